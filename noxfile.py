@@ -1,0 +1,111 @@
+"""The project's checks. ``nox -l`` lists them; ``nox`` alone runs tests, lint and typing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nox
+
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_existing_virtualenvs = True
+nox.options.sessions = ["tests", "lint", "typing"]
+
+PROJECT = nox.project.load_toml("pyproject.toml")
+TEST = nox.project.dependency_groups(PROJECT, "test")
+LINT = nox.project.dependency_groups(PROJECT, "lint")
+TYPING = nox.project.dependency_groups(PROJECT, "typing")
+SOURCES = ["heddle", "tests", "examples", "noxfile.py"]
+
+
+def install(session: nox.Session, *packages: str) -> None:
+    """Install without a word, unless it fails."""
+    session.install("-q", *packages, silent=True)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Run the main job: tools in three languages and a Python function."""
+    install(session, "-e", ".[cli]")
+    session.run("python", "examples/demo.py")
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests; arguments after -- go to pytest."""
+    install(session, "-e", ".[cli]", *TEST)
+    session.run("python", "-m", "pytest", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check the style."""
+    install(session, *LINT)
+    session.run("ruff", "format", "--check", "-q", *SOURCES)
+    session.run("ruff", "check", "-q", *SOURCES)
+
+
+@nox.session
+def typing(session: nox.Session) -> None:
+    """Check the types, and that the public API is completely typed."""
+    install(session, "-e", ".[cli]", *TYPING)
+    session.run("mypy", "--no-error-summary")
+    session.run("pyright", "--warnings")
+    # Read from an installed copy: an editable one is a path to look along, and what is verified is what users get.
+    install(session, "--no-deps", "--force-reinstall", ".")
+    session.run("pyright", "--verifytypes", "heddle", "--ignoreexternal")
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Run every example, and the README's."""
+    install(session, "-e", ".[cli]", *TEST)
+    session.run("python", "-m", "pytest", "tests/test_readme.py", "tests/test_examples.py", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build the wheel, and test it instead of the checkout."""
+    install(session, "build")
+    folder = Path(session.create_tmp()).resolve()
+    for old in folder.glob("*.whl"):
+        old.unlink()
+    session.run("python", "-m", "build", "--wheel", "--outdir", str(folder), silent=True)
+    (wheel,) = folder.glob("*.whl")
+    install(session, "--force-reinstall", f"{wheel}[cli]", *TEST)
+    # -P, --import-mode and the folder keep the checkout off the path: what is imported is the wheel.
+    copy = folder / "checkout"
+    session.run("python", "-c", COPY, str(copy), silent=True)
+    session.chdir(copy)
+    session.run("python", "-P", "-m", "pytest", *(session.posargs or ["tests"]), env={"HEDDLE_TEST_INSTALLED": "1"})
+
+
+COPY = """
+import shutil, sys
+shutil.rmtree(sys.argv[1], ignore_errors=True)
+for name in ("tests", "examples", "docs"):
+    shutil.copytree(name, f"{sys.argv[1]}/{name}")
+for name in ("README.md", "pyproject.toml", "noxfile.py"):
+    shutil.copy(name, sys.argv[1])
+shutil.copytree(".ci", f"{sys.argv[1]}/.ci")
+"""
+
+
+@nox.session
+def coverage(session: nox.Session) -> None:
+    """Run the tests and report the branches that none of them takes."""
+    install(session, "-e", ".[cli]", *TEST)
+    session.run("coverage", "erase")
+    session.run("coverage", "run", "-m", "pytest", *session.posargs)
+    session.run("coverage", "combine", "-q", success_codes=[0, 1])
+    session.run("coverage", "report")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure, print the table, and write it to bench.json."""
+    install(session, "--force-reinstall", "--no-deps", ".")
+    install(session, ".")
+    # Compiled bytecode is what users have; a variable of this shell may say otherwise.
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    session.run("python", "-P", "tests/bench.py", *session.posargs, env=env, include_outer_env=False)
