@@ -1,0 +1,107 @@
+"""Work in threads: heddle's own short pieces, and tools' synchronous functions, never waited for beyond their time.
+
+A thread cannot be ended from outside. One whose time is up is left to itself and counted; beyond `MOST_LEFT` of those
+no other is started, so that a tool that hangs cannot fill the host with threads.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import threading
+from typing import TYPE_CHECKING, Final, Generic, TypeVar, TypeVarTuple
+
+import trio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["MOST_LEFT", "NOT_ENDED", "NO_THREAD", "NotRun", "Threads", "in_thread"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+# 16: each costs its stack and whatever it holds; a host that sees as many has a tool to mend.
+MOST_LEFT = 16
+
+
+async def in_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
+    """Return what a short piece of our own work returns, without holding the loop and not behind the host's threads."""
+    return await trio.to_thread.run_sync(function, *args, limiter=trio.CapacityLimiter(1))
+
+
+class NotRun(enum.Enum):
+    """Why a function gave no value."""
+
+    NO_THREAD = "too many that were left are still running"
+    NOT_ENDED = "its time is up, and it is still running"
+
+
+NO_THREAD: Final = NotRun.NO_THREAD
+NOT_ENDED: Final = NotRun.NOT_ENDED
+
+
+class Threads:
+    """Runs functions in threads, at most `most` at once."""
+
+    def __init__(self, most: int) -> None:
+        self._free = trio.Semaphore(most)
+        self._unlimited = trio.CapacityLimiter(math.inf)
+        self._lock = threading.Lock()
+        self._left = 0
+
+    @property
+    def left(self) -> int:
+        """How many are running though their time is up."""
+        return self._left
+
+    async def run(
+        self, function: Callable[[], T], wall_seconds: float | None, on_start: Callable[[], None]
+    ) -> T | NotRun:
+        """Return what `function` returns, or that it gave no value; what it raises comes through.
+
+        Cancelled, it returns at once and leaves the function running, counted like one whose time is up.
+
+        Args:
+            function: Called in a thread, in the caller's context.
+            wall_seconds: Counted from the moment at which there is a thread; None means no end.
+            on_start: Called at that moment.
+        """
+        if self._left >= MOST_LEFT:
+            return NO_THREAD
+        async with self._free:
+            on_start()
+            run = _Run(function, self)
+            try:
+                with trio.move_on_after(wall_seconds or math.inf):
+                    return await trio.to_thread.run_sync(run.run, abandon_on_cancel=True, limiter=self._unlimited)
+                return NOT_ENDED
+            finally:
+                run.leave()
+
+    def _count(self, run: _Run[T], *, ended: bool) -> None:
+        with self._lock:
+            if ended:
+                run.ended = True
+                self._left -= run.was_left
+            elif not run.ended:
+                run.was_left = True
+                self._left += 1
+
+
+class _Run(Generic[T]):
+    def __init__(self, function: Callable[[], T], threads: Threads) -> None:
+        self.function = function
+        self.threads = threads
+        self.ended = False
+        self.was_left = False
+
+    def run(self) -> T:
+        try:
+            return self.function()
+        finally:
+            self.threads._count(self, ended=True)  # noqa: SLF001 - one room
+
+    def leave(self) -> None:
+        """Note that nobody waits any more; no harm if it has ended."""
+        self.threads._count(self, ended=False)  # noqa: SLF001

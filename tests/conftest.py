@@ -1,0 +1,42 @@
+"""What the tests share: folders of real tools, and the rule that a skipped test may be forbidden."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support import Toolbox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_skipped: list[str] = []
+
+
+@pytest.fixture
+def toolbox(tmp_path: Path) -> Iterator[Toolbox]:
+    """A folder to put tools in; whatever they leave running is ended after the test, by its process id."""
+    box = Toolbox(tmp_path / "tools")
+    yield box
+    box.end_strays()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and not hasattr(report, "wasxfail"):
+        _skipped.append(f"{report.nodeid}: {report.longrepr[2] if isinstance(report.longrepr, tuple) else ''}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Where every test has to run, one that was skipped has shown nothing."""
+    if os.environ.get("HEDDLE_FORBID_SKIPS") and _skipped and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if os.environ.get("HEDDLE_FORBID_SKIPS") and _skipped:
+        terminalreporter.write_line("skipped, where every test has to run:", red=True)
+        for line in _skipped:
+            terminalreporter.write_line(f"  {line}")
