@@ -1,0 +1,20 @@
+"""Run one program to its end. When a function here returns or raises, everything that the program started is gone.
+
+The room does not know what a tool is: a `Command` goes in, an `Exit` comes out. Custom runners implement `Launcher`
+or `Backend`.
+"""
+
+from heddle.process.ports import Backend, BackendSession, Launcher, LauncherSession
+from heddle.process.values import Command, Confinement, Ending, Exit, Grant
+
+__all__ = [
+    "Backend",
+    "BackendSession",
+    "Command",
+    "Confinement",
+    "Ending",
+    "Exit",
+    "Grant",
+    "Launcher",
+    "LauncherSession",
+]

@@ -1,0 +1,281 @@
+"""The host's side of the supervisor: starts it, borrows keepers from it, replaces it when it is lost.
+
+Nothing here waits. A runner has one guard, and no thread of the host matters to it: the supervisor lives until the
+host closes its control socket or dies.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import sysconfig
+import weakref
+from pathlib import Path
+
+import attrs
+
+from heddle.process import supervisor
+
+__all__ = ["Guard", "GuardError", "Line"]
+
+PROGRAM = Path(supervisor.__file__)
+# 8: what a usual burst needs again at once; each idle keeper costs about 1 MiB.
+IDLE_KEEPERS = 8
+
+
+class GuardError(Exception):
+    """No supervisor could be started here. Nothing is running."""
+
+
+@attrs.define(eq=False)
+class Line:
+    """The host's end of the way to one keeper, which runs one call at a time.
+
+    Attributes:
+        number: The keeper's name on the control socket.
+        pid: The keeper's process, once it has said so.
+        epoll: Watches the line, and a call's pipes while there is one.
+    """
+
+    watch: Watch
+    number: int
+    socket: socket.socket
+    epoll: select.epoll
+    pid: int = 0
+
+    def close(self) -> None:
+        """Let the keeper go. Shutting down, not closing, ends it even where a forked child holds a copy."""
+        self.watch.lines.discard(self)
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the keeper is gone
+        self.epoll.close()
+        self.socket.close()
+
+
+@attrs.define(eq=False)
+class Watch:
+    """One supervisor process, and the lines to its keepers."""
+
+    pid: int
+    control: socket.socket
+    lines: set[Line] = attrs.field(factory=set["Line"])
+    idle: list[Line] = attrs.field(factory=list["Line"])
+    made: int = 0
+    ended: bool = False
+    last_words: str = ""
+
+    def add_keeper(self) -> Line:
+        """Ask for a keeper; what is sent on its line waits for it.
+
+        Raises:
+            OSError: The supervisor is gone, or does not answer.
+        """
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            near.setblocking(False)
+            self.made += 1
+            socket.send_fds(self.control, [b"K%d" % self.made], [far.fileno()])
+            epoll = select.epoll()
+        except BaseException:
+            near.close()
+            raise
+        finally:
+            far.close()
+        epoll.register(near.fileno(), select.EPOLLIN)
+        line = Line(self, self.made, near, epoll)
+        self.lines.add(line)
+        return line
+
+    def kill_keeper(self, line: Line) -> None:
+        """Have the supervisor kill a keeper that does not answer."""
+        try:
+            self.control.send(b"Z%d" % line.number)
+        except OSError:
+            pass  # then it is the supervisor that does not answer
+
+    def is_sound(self) -> bool:
+        """Return whether the supervisor is there and running: a tool of the same user may have stopped it."""
+        if self.ended:
+            return False
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:  # a host that ignores SIGCHLD, or reaps every child
+            state = supervisor.state_of(self.pid)
+            return state is not None and state[0] not in "TZ"
+
+    def close(self) -> None:
+        """End the supervisor; everything below it ends with it."""
+        if self.ended:
+            return
+        self.ended = True
+        for line in [*self.idle]:
+            line.close()
+        self.idle.clear()
+        try:
+            self.last_words = self.control.recv(supervisor.PACKET)[1:].decode("utf-8", "replace")
+        except OSError:
+            pass  # it said nothing, as it should
+        try:
+            self.control.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
+        self.control.close()
+
+    def kill(self) -> None:
+        """End a supervisor that cannot be trusted any more; its keepers notice and end their calls."""
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.close()
+
+    def is_reaped(self) -> bool:
+        """Reap the supervisor if it has ended; return whether it has."""
+        try:
+            return os.waitpid(self.pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            return True
+
+
+class Guard:
+    """Keeps a supervisor for one runner: started when first needed, replaced when lost."""
+
+    def __init__(self) -> None:
+        self._watch: Watch | None = None
+        self._ending: list[Watch] = []
+        _guards.add(self)
+
+    def start(self) -> Watch:
+        """Return the supervisor in charge, starting one when there is none that can be trusted.
+
+        Raises:
+            GuardError: It cannot be started here.
+        """
+        watch = self._watch
+        if watch is not None and not watch.is_sound():
+            self.lose(watch)
+            watch = None
+        if watch is None:
+            watch = self._watch = _started()
+        return watch
+
+    def take(self) -> Line:
+        """Return a line to a keeper that is free.
+
+        Raises:
+            GuardError: There is none, and none can be made.
+        """
+        watch = self.start()
+        for last_try in (False, True):
+            if watch.idle:
+                return watch.idle.pop()
+            try:
+                return watch.add_keeper()
+            except OSError:
+                self.lose(watch)
+            if not last_try:
+                watch = self.start()
+        raise GuardError(f"the supervisor ends as soon as it is started. {watch.last_words}".rstrip())
+
+    def give_back(self, line: Line) -> None:
+        """Keep a line for the next call, or let its keeper go."""
+        watch = line.watch
+        if watch is self._watch and not watch.ended and len(watch.idle) < IDLE_KEEPERS:
+            watch.idle.append(line)
+        else:
+            line.close()
+
+    def lose(self, watch: Watch) -> None:
+        """Put a supervisor out of use; the calls on its lines end by themselves."""
+        watch.kill()
+        self._ending.append(watch)
+        if self._watch is watch:
+            self._watch = None
+        self._ending = [ended for ended in self._ending if not ended.is_reaped()]
+
+    def close(self) -> None:
+        """End the supervisor. It and all that is below it is gone when `is_closed` says so."""
+        if self._watch is not None:
+            self._watch.close()
+            self._ending.append(self._watch)
+            self._watch = None
+
+    def is_closed(self) -> bool:
+        """Return whether every supervisor that was started has ended."""
+        self._ending = [ended for ended in self._ending if not ended.is_reaped()]
+        return not self._ending
+
+    def kill(self) -> None:
+        """End by force what did not end when it was closed."""
+        for watch in self._ending:
+            watch.kill()
+
+    def forget(self) -> None:
+        """In a forked child: give up the copies, so that nothing stays open because of it."""
+        for watch in filter(None, [self._watch, *self._ending]):
+            watch.control.close()
+            for line in watch.lines:
+                line.epoll.close()
+                line.socket.close()
+
+
+_guards: weakref.WeakSet[Guard] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for guard in _guards:
+        guard.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def _started() -> Watch:
+    """Start a supervisor: blocks for as long as it takes to start a process, and no longer."""
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    host = -1
+    try:
+        near.setblocking(False)
+        host = os.pidfd_open(os.getpid())
+        # Each has to leave the places that the other is put at, and dup2 closes what is there: two free ones.
+        aside = max(far.fileno(), host, supervisor.HOST) + 1
+        pid = os.posix_spawn(
+            _python(),
+            ["heddle-supervisor", "-I", "-S", str(PROGRAM), supervisor.VERSION],
+            {},
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, far.fileno(), aside),
+                (os.POSIX_SPAWN_DUP2, host, aside + 1),
+                *((os.POSIX_SPAWN_OPEN, place, os.devnull, os.O_RDWR, 0) for place in range(3)),
+                (os.POSIX_SPAWN_DUP2, aside, supervisor.CONTROL),
+                (os.POSIX_SPAWN_DUP2, aside + 1, supervisor.HOST),
+            ],
+            setsid=True,  # a Ctrl-C at the terminal is for the host, which ends its tools properly
+            setsigmask=(),
+            setsigdef=_ALL_SIGNALS,
+        )
+    except OSError as error:
+        near.close()
+        raise GuardError(f"the supervisor cannot be started: {error}") from error
+    finally:
+        far.close()
+        if host >= 0:
+            os.close(host)
+    return Watch(pid, near)
+
+
+_ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
+
+
+def _python() -> str:
+    """Return an interpreter; in a program that embeds Python `sys.executable` may be something else or nothing."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    for path in (sys.executable, Path(sys.base_exec_prefix, "bin", name), Path(sysconfig.get_path("scripts"), name)):
+        if path and Path(path).name.startswith(("python", "pypy")) and os.access(path, os.X_OK):
+            return str(path)
+    raise GuardError(f"no {name} was found beside this program; the supervisor needs one")

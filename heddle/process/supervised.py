@@ -1,0 +1,401 @@
+"""Run one program to its end on Linux. When a launch returns or raises, everything that it started is gone.
+
+A launch is one task that waits on one descriptor: an epoll that watches the keeper's line and the program's pipes.
+The deadline is kept here, by the host's clock, and enforced by steps that each have a bound (`_Step`).
+"""
+
+from __future__ import annotations
+
+import datetime
+import enum
+import errno
+import logging
+import math
+import os
+import select
+import signal
+import socket
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from heddle.errors import SandboxUnavailable
+from heddle.limits import Limits
+from heddle.process import sweep
+from heddle.process.capture import Head, Tail
+from heddle.process.guard import Guard, GuardError, Line
+from heddle.process.values import Command, Ending, Exit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+    from typing import Self
+
+    from heddle.process.values import Confinement
+
+logger = logging.getLogger("heddle")
+
+__all__ = ["FORCE_SECONDS", "GRACE_SECONDS", "LATE_OUTPUT_SECONDS", "SupervisedLauncher"]
+
+# 2 s: time to remove a lock file, not to finish the work.
+GRACE_SECONDS = 2.0
+# 0.25 s for SIGKILL to do its work, and as much again when the keeper itself had to be killed.
+FORCE_SECONDS = 0.25
+# 100 ms: a shell's ``exec > >(tee log)`` writes its last lines after the shell has ended.
+LATE_OUTPUT_SECONDS = 0.1
+# A message beyond this goes by file: a packet has to fit the socket's buffer.
+LARGEST_PACKET = 60_000
+CHUNK = 65536
+
+
+class SupervisedLauncher:
+    """Brings programs to their end with a supervisor process that outlives the host by an instant."""
+
+    tier = "none"
+    guarantees: Mapping[str, str] = MappingProxyType({"processes": "enforced"})
+
+    def __init__(self) -> None:
+        self._guard = Guard()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End the supervisor, and wait until it is gone."""
+        self._guard.close()
+        with trio.CancelScope(shield=True):
+            give_up = trio.current_time() + GRACE_SECONDS
+            while not self._guard.is_closed():
+                if trio.current_time() > give_up:
+                    self._guard.kill()
+                await trio.sleep(0.002)
+
+    def start(self) -> None:
+        """Start the supervisor ahead of the first launch, which then need not wait for it.
+
+        Raises:
+            GuardError: It cannot be started here.
+        """
+        self._guard.start()
+
+    @asynccontextmanager
+    async def session(self, confinement: Confinement) -> AsyncGenerator[Self, None]:  # noqa: ARG002 - nothing is confined
+        """Open a session; unconfined sessions have nothing of their own."""
+        yield self
+
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C comes at a wait, and not between making a thing and minding it
+    async def launch(self, command: Command, stdin: bytes, limits: Limits) -> Exit:
+        """Run `command` to its end, and everything that it starts; see `heddle.process.LauncherSession`."""
+        if limits.processes is not None:
+            raise SandboxUnavailable("limits.processes", "only a sandbox can hold it; leave it out or use one")
+        for last_try in (False, True):
+            try:
+                flight = _Flight(self._guard, self._guard.take(), command, memoryview(stdin), limits)
+            except GuardError as error:
+                return Exit(ending=Ending.NOT_STARTED, error_number=errno.ECHILD, error=str(error))
+            try:
+                await flight.to_the_end()
+            finally:
+                flight.close()
+            if flight.was_received or last_try:
+                break
+            # The supervisor had died before it took the call, so nothing was started and it may be tried again.
+        return await flight.outcome()
+
+
+class _Step(enum.Enum):
+    """Where a launch is on its way to the end, and what happens when the time of that step is up."""
+
+    RUNNING = "the program runs: SIGTERM at its deadline"
+    LATE_OUTPUT = "it has ended, what it left behind holds its output: SIGKILL"
+    ASKED = "it was sent SIGTERM: SIGKILL"
+    FORCED = "everything was sent SIGKILL: the keeper does not answer, kill it"
+    KEEPER_KILLED = "the supervisor does not answer either, or the kernel does not let go: give up"
+    OVER = "nothing more will come"
+
+
+@attrs.define(eq=False)
+class _Flight:
+    """One call in flight. Made and closed by the same task; between the two nothing else touches its descriptors."""
+
+    guard: Guard
+    line: Line
+    command: Command
+    stdin: memoryview
+    limits: Limits
+
+    step: _Step = attrs.field(default=_Step.RUNNING, init=False)
+    step_ends: float = attrs.field(init=False)
+    ending: Ending = attrs.field(default=Ending.BY_ITSELF, init=False)
+    out: Head = attrs.field(init=False)
+    err: Tail = attrs.field(init=False)
+    pipes: dict[int, int] = attrs.field(factory=dict[int, int], init=False)  # our end → 0, 1 or 2
+    wait_status: int | None = attrs.field(default=None, init=False)
+    error: tuple[int, str] | None = attrs.field(default=None, init=False)
+    left_behind: int = attrs.field(default=0, init=False)
+    lost: bool = attrs.field(default=False, init=False)
+    stuck: bool = attrs.field(default=False, init=False)
+    was_received: bool = attrs.field(default=False, init=False)
+    started_at: datetime.datetime = attrs.field(init=False)
+    started: float = attrs.field(init=False)
+    ended: float = attrs.field(default=0.0, init=False)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.step is _Step.OVER
+
+    def __attrs_post_init__(self) -> None:
+        """Make the pipes and send the program on its way; on an error nothing is left of it."""
+        self.out = Head(self.limits.stdout_bytes or 0)
+        self.err = Tail(self.limits.stderr_bytes or 0)
+        self.was_received = self.line.pid > 0
+        self.started_at = datetime.datetime.now(datetime.UTC)
+        self.started = trio.current_time()
+        self.step_ends = self.started + (self.limits.wall_seconds or math.inf)
+        try:
+            self._send_off()
+        except BrokenPipeError:  # the keeper is gone: its line says so at once
+            pass
+        except BaseException:
+            self.lost = True
+            self.close()
+            raise
+
+    def _send_off(self) -> None:
+        theirs: list[int] = []
+        try:
+            for place in range(3):
+                reader, writer = os.pipe2(os.O_CLOEXEC)
+                our_end, their_end = (writer, reader) if place == 0 else (reader, writer)
+                self.pipes[our_end] = place
+                theirs.append(their_end)
+                os.set_blocking(our_end, False)
+                if place:
+                    self.line.epoll.register(our_end, select.EPOLLIN)
+                else:
+                    self._write(our_end)
+                    if our_end in self.pipes:
+                        self.line.epoll.register(our_end, select.EPOLLOUT)
+            send_launch(self.line.socket, encode_launch(self.command, self.limits), theirs)
+        finally:
+            for fd in theirs:
+                os.close(fd)
+
+    async def to_the_end(self) -> None:
+        """Wait until nothing of the program is left, or it is certain that it cannot be ended.
+
+        Cancelled, it ends the program in the same steps and then lets the cancellation pass.
+        """
+        try:
+            await self._follow()
+        finally:
+            if not self.is_over:
+                self._ask()
+                with trio.CancelScope(shield=True):
+                    await self._follow()
+
+    async def _follow(self) -> None:
+        while not self.is_over:
+            with trio.CancelScope(deadline=self.step_ends) as timer:
+                while not self.is_over:
+                    await trio.lowlevel.wait_readable(self.line.epoll.fileno())
+                    self._look()
+                    if timer.deadline != self.step_ends:
+                        timer.deadline = self.step_ends
+            if timer.cancelled_caught:
+                self._time_is_up()
+
+    def _look(self) -> None:
+        """Take what is there to be read, and write what can be written."""
+        for fd, _ in self.line.epoll.poll(0):
+            place = self.pipes.get(fd)
+            if place is None:
+                self._hear()
+            elif place == 0:
+                self._write(fd)
+            else:
+                self._read(fd, place)
+
+    def _hear(self) -> None:
+        try:
+            message = self.line.socket.recv(4096)
+        except BlockingIOError:
+            return
+        except ConnectionResetError:  # the keeper died with a message unread: an end of file as well
+            message = b""
+        kind, fields = message[:1], message[1:].split(b"\0")
+        match kind:
+            case b"R":
+                self.line.pid = int(fields[0])
+                self.was_received = True
+            case b"S" if self.step is _Step.ASKED or 1 not in self.pipes.values():
+                self._force()
+            case b"S" if self.step is _Step.RUNNING:
+                self.step, self.step_ends = _Step.LATE_OUTPUT, trio.current_time() + LATE_OUTPUT_SECONDS
+            case b"E":
+                self.wait_status, self.left_behind = int(fields[0]), int(fields[1])
+                self.step = _Step.OVER
+            case b"F":
+                self.error = (int(fields[0]), fields[1].decode("utf-8", "replace"))
+                self.step = _Step.OVER
+            case b"S":
+                pass  # everything has been sent SIGKILL already
+            case _:
+                if kind == b"!":
+                    logger.error("a keeper broke: %s", message[1:].decode("utf-8", "replace"))
+                self.lost = True
+                self.step = _Step.OVER
+
+    def _time_is_up(self) -> None:
+        match self.step:
+            case _Step.RUNNING:
+                self.ending = Ending.DEADLINE
+                self._ask()
+            case _Step.ASKED | _Step.LATE_OUTPUT:
+                self._force()
+            case _Step.FORCED:
+                self.line.watch.kill_keeper(self.line)
+                self.step, self.step_ends = _Step.KEEPER_KILLED, trio.current_time() + FORCE_SECONDS
+            case _:
+                self.stuck = self.lost = True
+                self.step = _Step.OVER
+
+    def _ask(self) -> None:
+        if self.step is _Step.RUNNING:
+            self._tell(b"T")
+            self.step, self.step_ends = _Step.ASKED, trio.current_time() + GRACE_SECONDS
+
+    def _force(self) -> None:
+        self._tell(b"X")
+        self.step, self.step_ends = _Step.FORCED, trio.current_time() + FORCE_SECONDS
+
+    def _tell(self, message: bytes) -> None:
+        try:
+            self.line.socket.send(message)
+        except OSError:
+            pass  # it does not listen; the next step does not need it
+
+    def _write(self, fd: int) -> None:
+        try:
+            while self.stdin:
+                self.stdin = self.stdin[os.write(fd, self.stdin) :]
+        except BlockingIOError:
+            return
+        except OSError:  # it closed its input: judged by its exit and its output alone
+            pass
+        self._close(fd)
+
+    def _read(self, fd: int, place: int) -> bool:
+        """Read one chunk; return whether there may be another."""
+        try:
+            chunk = os.read(fd, CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            chunk = b""
+        (self.out if place == 1 else self.err).take(chunk)
+        if place == 1 and self.out.full and self.step is _Step.RUNNING:
+            self.ending = Ending.STDOUT_FULL
+            self._ask()
+        if not chunk:
+            self._close(fd)
+            if place == 1 and self.step is _Step.LATE_OUTPUT:
+                self._force()
+        return bool(chunk)
+
+    def _close(self, fd: int) -> None:
+        del self.pipes[fd]
+        try:
+            self.line.epoll.unregister(fd)
+        except (OSError, ValueError):
+            pass  # not registered yet: all of a short input was written at once
+        os.close(fd)
+
+    def close(self) -> None:
+        """Read what is left in the pipes, close them, and give the line back."""
+        self.ended = trio.current_time()
+        for fd, place in list(self.pipes.items()):
+            # A pipe's worth: more can only come from outside of the tree that has just ended.
+            for _ in range(16 if place else 0):
+                if not self._read(fd, place):
+                    break
+            if fd in self.pipes:
+                self._close(fd)
+        if self.lost or not self.line.watch.is_sound():
+            self.lost = True
+            self.line.close()
+        else:
+            self.guard.give_back(self.line)
+
+    async def outcome(self) -> Exit:
+        """Return how it ended; what escaped a supervisor that was lost is looked for and ended first."""
+        survivors: tuple[int, ...] = ()
+        if self.lost and self.was_received:
+            survivors = await sweep.end_attempt(self.command.attempt_id, self.line.watch.pid if self.stuck else 0)
+        known: dict[str, Any] = {
+            "stdout": bytes(self.out.kept),
+            "stderr": bytes(self.err.kept),
+            "truncated": frozenset(name for name, end in (("stdout", self.out), ("stderr", self.err)) if end.full),
+            "duration_s": self.ended - self.started,
+            "started_at": self.started_at,
+            "survivors": survivors,
+            "left_behind": self.left_behind,
+        }
+        if self.error is not None:
+            return Exit(ending=Ending.NOT_STARTED, error_number=self.error[0], error=self.error[1])
+        if not self.was_received:
+            words = self.line.watch.last_words
+            return Exit(
+                ending=Ending.NOT_STARTED,
+                error_number=errno.ECHILD,
+                error=f"the supervisor ends as soon as it is started. {words}".rstrip(),
+            )
+        if self.lost:
+            # What came first is the reason; a keeper that does not answer after the deadline is only its consequence.
+            by_itself = self.ending is Ending.BY_ITSELF
+            return Exit(ending=Ending.SUPERVISOR_LOST if by_itself else self.ending, **known)
+        ending = Ending.STDOUT_FULL if self.out.full and self.ending is Ending.BY_ITSELF else self.ending
+        status = os.waitstatus_to_exitcode(self.wait_status or 0)
+        if status < 0:
+            return Exit(ending=ending, signal=_signal_name(-status), **known)
+        return Exit(ending=ending, status=status, **known)
+
+
+def encode_launch(command: Command, limits: Limits) -> bytes:
+    """Return the message that starts `command`; the supervisor's own page says how it is built."""
+    cpu = limits.cpu_seconds
+    numbers = (
+        None if cpu is None else math.ceil(cpu),
+        limits.memory_bytes,
+        limits.open_files,
+        limits.file_bytes,
+        len(command.argv),
+    )
+    fields = ["" if number is None else str(number) for number in numbers]
+    fields += [str(command.cwd), command.argv[0], *command.argv]
+    fields += [f"{name}={value}" for name, value in command.environment.items()]
+    return os.fsencode("\0".join(fields))
+
+
+def send_launch(line: socket.socket, message: bytes, fds: list[int]) -> None:
+    """Send it, by file where it is too long for a packet."""
+    if len(message) <= LARGEST_PACKET:
+        socket.send_fds(line, [b"L" + message], fds)
+        return
+    file = os.memfd_create("heddle-launch", os.MFD_CLOEXEC)
+    try:
+        with open(file, "wb", closefd=False) as stream:
+            stream.write(b"L" + message)
+        socket.send_fds(line, [b"M"], [file, *fds])
+    finally:
+        os.close(file)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"SIG{number}"

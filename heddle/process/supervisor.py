@@ -1,0 +1,481 @@
+"""The program that watches over tools. When a call is reported as over, everything that it started is gone.
+
+Run by path as ``python -I -S supervisor.py VERSION`` with the control socket as descriptor 3 and a pidfd of the host
+as descriptor 4; uses the standard library alone. It is one process and single-threaded, and forks one *keeper* for
+each call in flight:
+
+    host ─control─ supervisor
+      └───line──── keeper ─ tool
+
+Both are subreapers: whatever a tool orphans becomes a child of its keeper, and if the tool kills the keeper, a child of
+the supervisor. So a keeper knows whose orphans are whose, and the supervisor never sees arguments or environments.
+
+Messages are single packets (SOCK_SEQPACKET), fields separated by NUL:
+
+    control, host → supervisor   K number + line   make a keeper that answers on this line
+                                 Z number          kill that keeper
+    control, supervisor → host   ! text            it broke, and why
+    line, host → keeper          L cpu data files size argc cwd path argv… env… + stdin stdout stderr
+                                 M                 the same, the message in a file that comes first
+                                 T                 SIGTERM to the tool's process group
+                                 X                 SIGKILL to everything that the tool started
+    line, keeper → host          R pid             ready
+                                 ! text            it broke, and why
+                                 F errno what      the tool was not started
+                                 S                 the tool has ended, something that it started has not
+                                 E status left     all of it has ended: wait status, processes that had to be killed
+
+End of file: on control, or the host's death: everything ends. On a line, for the keeper: kill, and no answer; for the
+host: the keeper is dead and what it watched over is gone (the supervisor holds a line's far end until then).
+
+A later kind of request, a Python tool in a warm interpreter, takes another letter beside L.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import errno
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+import time
+
+VERSION = "1"
+CONTROL, HOST = 3, 4
+PACKET = 65536
+# 0.5 s: longer than any copy tool keeps a file open for writing after its last byte, shorter than a caller notices.
+BUSY_SECONDS = 0.5
+# 20 ms between two looks at processes that have been killed and are not gone yet; SIGCHLD usually comes first.
+SWEEP_MS = 20
+# After the host is gone nobody is told how it ends, so that even a process stuck in the kernel is not waited for.
+LAST_SECONDS = 5.0
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
+# Its life is the host's: a signal to the whole group or service must not take the watch away from a host that goes on.
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Python ignores the last two itself. What is ignored stays so over an exec, and a tool should start with the defaults.
+TO_RESET = (*IGNORED, signal.SIGPIPE, signal.SIGXFSZ)
+RLIMITS = (resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE)
+
+
+def main() -> None:
+    """Serve the host until it is gone, then end everything."""
+    signal.signal(signal.SIGCHLD, noted)
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    control = socket.socket(fileno=CONTROL)
+    for fd in (CONTROL, HOST):
+        os.set_inheritable(fd, False)  # they came by dup2; no tool may have them
+    try:
+        close_inherited()
+        become_subreaper()
+        if sys.argv[1] != VERSION:
+            raise RuntimeError(f"version {VERSION}, the host speaks {sys.argv[1]}: heddle was changed while it ran")
+        Supervisor(control).serve()
+    except Exception as error:  # noqa: BLE001 - the host is told, whatever it was
+        tell(control, b"!" + repr(error).encode()[:4000])
+    end_everything(time.monotonic() + LAST_SECONDS)
+
+
+def noted(_number: int, _frame: object) -> None:
+    """Do nothing: having a handler is what makes SIGCHLD write to the wake-up pipe."""
+
+
+class Supervisor:
+    """Forks keepers, reaps them, and kills what they can no longer watch over."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.wake = Wake()
+        self.lines: dict[bytes, socket.socket] = {}  # number → far end of the line
+        self.keepers: dict[int, bytes] = {}  # pid → number
+        self.orphaned: list[
+            socket.socket
+        ] = []  # far ends of the lines of dead keepers, held until their orphans are gone
+        # Ends for the keepers when the supervisor ends: nobody else holds the writing end.
+        self.alive, self.alive_writer = os.pipe2(os.O_CLOEXEC)
+
+    def serve(self) -> None:
+        poll = select.poll()
+        for fd in (self.control.fileno(), HOST, self.wake.reader):
+            poll.register(fd, select.POLLIN)
+        while True:
+            ready = dict(poll.poll(SWEEP_MS if self.orphaned else None))
+            if HOST in ready:
+                return
+            if self.control.fileno() in ready and not self.obey():
+                return
+            if self.wake.reader in ready:
+                self.wake.drain()
+            self.look_after_keepers()
+
+    def obey(self) -> bool:
+        """Do what one message says; return False at its end of file."""
+        message, fds = receive(self.control)
+        kind, number = message[:1], message[1:]
+        if kind == b"K":
+            self.add_keeper(number, fds[0])
+        elif kind == b"Z":
+            for pid, its_number in self.keepers.items():
+                if its_number == number:
+                    os.kill(pid, signal.SIGKILL)
+        return bool(message)
+
+    def add_keeper(self, number: bytes, fd: int) -> None:
+        line = socket.socket(fileno=fd)
+        pid = os.fork()
+        if pid:
+            self.keepers[pid] = number
+            self.lines[number] = line
+            return
+        try:
+            self.control.close()
+            os.close(self.alive_writer)
+            self.wake.close()
+            for other in [*self.lines.values(), *self.orphaned]:
+                other.close()
+            Keeper(line, self.alive).serve()
+        except Exception as error:  # noqa: BLE001 - the host is told, whatever it was
+            tell(line, b"!" + repr(error).encode()[:4000])
+        finally:
+            end_everything(time.monotonic() + LAST_SECONDS)
+            os._exit(0)
+
+    def look_after_keepers(self) -> None:
+        """Reap; end a keeper that was stopped; end what dead keepers have left, and let their lines go then."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            except ChildProcessError:
+                break
+            if pid == 0:
+                break
+            if os.WIFSTOPPED(status):
+                if pid in self.keepers:
+                    os.kill(pid, signal.SIGKILL)
+            elif pid in self.keepers:
+                self.orphaned.append(self.lines.pop(self.keepers.pop(pid)))
+        if self.orphaned:
+            orphans = [pid for pid in children(os.getpid()) if pid not in self.keepers]
+            for pid in orphans:
+                kill_tree(pid)
+            if not orphans:
+                while self.orphaned:
+                    self.orphaned.pop().close()
+
+
+class Keeper:
+    """Starts one tool after another and reports each when its whole tree is gone."""
+
+    def __init__(self, line: socket.socket, alive: int) -> None:
+        become_subreaper()
+        self.line = line
+        self.wake = Wake()
+        self.others = (alive, HOST)  # either readable: nobody is left to answer to
+        self.poll = select.poll()
+        for fd in (line.fileno(), self.wake.reader, *self.others):
+            self.poll.register(fd, select.POLLIN)
+        self.tool = 0
+        self.status: int | None = None  # the tool's wait status
+        self.killed: set[int] = set()  # what was killed after the tool itself had ended
+        self.killing = False
+        self.told = False
+
+    def serve(self) -> None:
+        self.line.send(b"R%d" % os.getpid())
+        while True:
+            ready = dict(self.poll.poll())
+            if any(fd in ready for fd in self.others):
+                return
+            if self.wake.reader in ready:
+                self.wake.drain()
+            if self.line.fileno() not in ready:
+                continue
+            message, fds = receive(self.line)
+            if not message:
+                return
+            # Anything but a launch came too late for the last call.
+            if message[:1] in (b"L", b"M") and not self.run(message, fds):
+                return
+
+    def run(self, message: bytes, fds: list[int]) -> bool:
+        """Run one tool to the end of its tree; return False when there is nobody left to answer to."""
+        self.tool, self.status, self.killed, self.killing, self.told = 0, None, set(), False, False
+        try:
+            if message[:1] == b"M":
+                message = read_file(fds.pop(0))
+            self.tool = start(message, fds)
+        except (OSError, ValueError) as error:
+            number = getattr(error, "errno", None) or errno.EINVAL
+            self.line.send(b"F%d\0%s" % (number, str(error).encode("utf-8", "replace")[:1000]))
+            return True
+        finally:
+            for fd in fds:
+                os.close(fd)
+        while True:
+            ready = dict(self.poll.poll(SWEEP_MS if self.killing else None))
+            if self.line.fileno() in ready and not self.obey():
+                return False
+            if any(fd in ready for fd in self.others):
+                return False
+            if self.wake.reader in ready:
+                self.wake.drain()
+            if self.reaped() and self.status is not None:
+                self.line.send(b"E%d\0%d" % (self.status, len(self.killed)))
+                os.chdir("/")
+                return True
+
+    def obey(self) -> bool:
+        message, fds = receive(self.line)
+        for fd in fds:
+            os.close(fd)
+        if message == b"T" and self.status is None:
+            # The whole group, as a terminal does it: a shell waits for its command before it looks at a signal.
+            signal_group(self.tool, signal.SIGTERM)
+            signal_group(self.tool, signal.SIGCONT)
+        elif message == b"X":
+            self.killing = True
+        return bool(message)
+
+    def reaped(self) -> bool:
+        """Reap what has ended, kill what must; return whether all of it is gone."""
+        if self.killing:
+            # Before the tool is reaped: what dies with it was not left behind by it.
+            killed = kill_tree(os.getpid(), itself=False)
+            if self.status is not None and self.told:
+                self.killed.update(killed)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                break
+            if pid == self.tool:
+                self.status = status
+        if self.status is not None and not self.told and not self.killing:
+            self.told = True
+            self.line.send(b"S")
+        return False
+
+
+class Wake:
+    """A pipe that becomes readable when a child has ended or was stopped."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(self.writer, warn_on_full_buffer=False)
+
+    def drain(self) -> None:
+        try:
+            os.read(self.reader, 4096)
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(-1)
+        os.close(self.reader)
+        os.close(self.writer)
+
+
+def start(message: bytes, fds: list[int]) -> int:
+    """Start the tool that an L message describes, in a session of its own; return its pid."""
+    fields = message[1:].split(b"\0")
+    limits, argc, cwd, path = fields[:4], int(fields[4]), fields[5], fields[6]
+    argv = fields[7 : 7 + argc]
+    environment = dict(pair.split(b"=", 1) for pair in fields[7 + argc :])
+    os.chdir(cwd)
+    begin = start_limited if any(limits) else start_plain
+    give_up = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return begin(path, argv, environment, fds, limits)
+        except OSError as error:
+            # Somebody still has the file open for writing, perhaps a child forked by the host while it wrote it.
+            if error.errno != errno.ETXTBSY or time.monotonic() > give_up:
+                raise
+            time.sleep(0.005)
+
+
+def start_plain(
+    path: bytes, argv: list[bytes], environment: dict[bytes, bytes], fds: list[int], _limits: list[bytes]
+) -> int:
+    return os.posix_spawn(
+        path,
+        argv,
+        environment,
+        file_actions=[(os.POSIX_SPAWN_DUP2, fd, place) for place, fd in enumerate(fds)],
+        setsid=True,
+        setsigmask=(),
+        setsigdef=TO_RESET,
+    )
+
+
+def start_limited(
+    path: bytes, argv: list[bytes], environment: dict[bytes, bytes], fds: list[int], limits: list[bytes]
+) -> int:
+    """The same by fork, so that hard limits bind the tool and not its keeper."""
+    failed, failure = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setsid()
+            for place, fd in enumerate(fds):
+                os.dup2(fd, place)
+            for number in TO_RESET:
+                signal.signal(number, signal.SIG_DFL)
+            for which, limit in zip(RLIMITS, limits, strict=True):
+                if limit:
+                    limit_to(which, int(limit))
+            os.execve(path, argv, environment)
+        except (OSError, ValueError) as error:
+            os.write(failure, b"%d" % (getattr(error, "errno", None) or errno.EINVAL))
+        finally:
+            os._exit(127)
+    os.close(failure)
+    answer = os.read(failed, 100)
+    os.close(failed)
+    if answer:
+        os.waitpid(pid, 0)
+        raise OSError(int(answer), os.strerror(int(answer)))
+    return pid
+
+
+def limit_to(which: int, limit: int) -> None:
+    """Set a hard limit, below an inherited one."""
+    _, inherited = resource.getrlimit(which)
+    if which == resource.RLIMIT_CPU:
+        # Soft below hard: SIGXCPU, which says why, comes before SIGKILL, which does not.
+        hard = limit + 1 if inherited == resource.RLIM_INFINITY else min(limit + 1, inherited)
+        resource.setrlimit(which, (min(limit, hard), hard))
+    else:
+        hard = limit if inherited == resource.RLIM_INFINITY else min(limit, inherited)
+        resource.setrlimit(which, (hard, hard))
+
+
+def receive(line: socket.socket) -> tuple[bytes, list[int]]:
+    """Return the next packet and the descriptors that came with it; nothing at its end of file."""
+    try:
+        # CLOEXEC: a descriptor that comes by message is inheritable otherwise.
+        message, extra, _, _ = line.recvmsg(PACKET, 256, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionResetError:  # the peer died with our messages unread: an end of file as well
+        return b"", []
+    fds = array.array("i")
+    for level, kind, data in extra:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return message, list(fds)
+
+
+def tell(line: socket.socket, message: bytes) -> None:
+    try:
+        line.send(message)
+    except OSError:
+        pass
+
+
+def read_file(fd: int) -> bytes:
+    try:
+        return os.pread(fd, os.fstat(fd).st_size, 0)
+    finally:
+        os.close(fd)
+
+
+def close_inherited() -> None:
+    """Close what the host had open without close-on-exec: a socket must not stay bound because of us."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > HOST:
+            try:
+                os.close(int(name))
+            except OSError:
+                pass  # the descriptor of the listing itself
+
+
+def become_subreaper() -> None:
+    """Take over the orphans of every process below, and let no tool look into this process' memory."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # SIGCONT when the parent dies: one that a tool has stopped still has to notice that, and to end its tool.
+    options = ((PR_SET_CHILD_SUBREAPER, 1), (PR_SET_DUMPABLE, 0), (PR_SET_PDEATHSIG, signal.SIGCONT))
+    for option, value in options:
+        if libc.prctl(option, value, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl")
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process, zombies included."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except FileNotFoundError:
+        if os.path.isdir(f"/proc/{pid}") and not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
+            return children_by_search(pid)  # a kernel without CONFIG_PROC_CHILDREN
+    except (ProcessLookupError, PermissionError):
+        pass
+    return found
+
+
+def children_by_search(pid: int) -> list[int]:
+    """Look at every process: slow, and only for a kernel that does not list children."""
+    found: list[int] = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            state = state_of(int(name))
+            if state and state[1] == pid:
+                found.append(int(name))
+    return found
+
+
+def state_of(pid: int) -> tuple[str, int] | None:
+    """Return a process' state letter and its parent, or None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return fields[0].decode(), int(fields[1])
+
+
+def kill_tree(pid: int, *, itself: bool = True) -> set[int]:
+    """Send SIGKILL to everything below `pid`, and to it; return those that were alive until then."""
+    killed: set[int] = set()
+    waiting = [pid] if itself else children(pid)
+    while waiting:
+        pid = waiting.pop()
+        waiting += children(pid)
+        state = state_of(pid)
+        if state and state[0] not in "ZX":
+            killed.add(pid)
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+    return killed
+
+
+def signal_group(leader: int, number: int) -> None:
+    try:
+        os.killpg(leader, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def end_everything(give_up: float) -> None:
+    """Kill every process below this one, until none is left."""
+    while time.monotonic() < give_up:
+        kill_tree(os.getpid(), itself=False)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.002)
+
+
+if __name__ == "__main__":
+    main()
