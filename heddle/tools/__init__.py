@@ -1,0 +1,1 @@
+"""What can be called: definitions, their schemas, the catalogue, and the tools of a folder."""
