@@ -1,0 +1,123 @@
+"""Remove a directory that untrusted programs have written in. Never follows a link, never leaves what it may remove.
+
+However deep the tree is, two descriptors are open and no path is long: a folder inside a folder is moved up to the
+root before its own contents are looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import stat
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+__all__ = ["remove_tree"]
+
+
+def remove_tree(root: Path) -> tuple[str, ...]:
+    """Remove `root` and all that is in it; return what could not be removed and why, nothing when it is gone.
+
+    Folders without permissions are opened up first. What is mounted or immutable stays and is named.
+    """
+    faults: list[str] = []
+    try:
+        top = _open_folder(str(root), None)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        return (str(error),)
+    try:
+        _empty(top, faults)
+    finally:
+        os.close(top)
+    try:
+        root.rmdir()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        faults.append(str(error))
+    return tuple(faults)
+
+
+def _empty(top: int, faults: list[str]) -> None:
+    """Remove everything in the folder `top`."""
+    # A name that what is being removed cannot have foreseen.
+    prefix = f".removing-{secrets.token_hex(8)}-"
+    fresh = (f"{prefix}{number}" for number in itertools.count())
+    stuck: set[str] = set()
+    while waiting := [entry for entry in _entries(top) if entry[0] not in stuck]:
+        for name, is_folder in waiting:
+            if is_folder:
+                _trying(faults, name, _empty_shallow, name, top, fresh, faults)
+            if not _trying(faults, name, os.rmdir if is_folder else os.unlink, name, dir_fd=top):
+                stuck.add(name)
+
+
+def _empty_shallow(name: str, top: int, fresh: Iterator[str], faults: list[str]) -> None:
+    """Empty one folder: unlink its files, move its folders up beside it."""
+    folder = _open_folder(name, top)
+    try:
+        for inner, is_folder in _entries(folder):
+            if is_folder:
+                _trying(faults, inner, _move_up, inner, folder, next(fresh), top)
+            else:
+                _trying(faults, inner, os.unlink, inner, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def _move_up(name: str, folder: int, new_name: str, top: int) -> None:
+    try:
+        os.rmdir(name, dir_fd=folder)
+    except OSError:
+        # Moving a folder to another parent takes the right to write in it.
+        os.close(_open_folder(name, folder))
+        os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=top)
+
+
+def _trying(faults: list[str], name: str, step: Callable[..., object], *args: object, **kwargs: object) -> bool:
+    """Take one step of a removal; return whether it was done, and note why not."""
+    try:
+        step(*args, **kwargs)
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        faults.append(f"{os.fsencode(name)!r}: {error.strerror}")
+        return False
+    return True
+
+
+def _entries(folder: int) -> list[tuple[str, bool]]:
+    with os.scandir(folder) as entries:
+        return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+
+
+def _open_folder(name: str, parent: int | None) -> int:
+    """Open a folder that is no link, and make it ours to read and write whatever its mode was."""
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        folder = os.open(name, os.O_RDONLY | flags, dir_fd=parent)
+    except PermissionError:
+        _open_up(name, parent, flags)
+        folder = os.open(name, os.O_RDONLY | flags, dir_fd=parent)
+    if stat.S_IMODE(os.fstat(folder).st_mode) & stat.S_IRWXU != stat.S_IRWXU:
+        os.fchmod(folder, stat.S_IRWXU)
+    return folder
+
+
+def _open_up(name: str, parent: int | None, flags: int) -> None:
+    if sys.platform != "linux":
+        os.chmod(name, stat.S_IRWXU, dir_fd=parent, follow_symlinks=False)
+        return
+    # A descriptor that only names it: the mode changes on the very folder that was looked at, never on a link's target.
+    handle = os.open(name, os.O_PATH | flags, dir_fd=parent)
+    try:
+        os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)
+    finally:
+        os.close(handle)
