@@ -1,0 +1,137 @@
+"""Run tools for agents and workflows: validated, time-limited, in a workspace, recorded.
+
+    import heddle, trio
+
+    async def main():
+        async with heddle.Runner(heddle.discover_tools("tools")) as runner:
+            print((await runner.call("word_count", {"text": "a b"})).unwrap())
+
+The rooms, in the order in which they may import each other:
+
+    errors, strictjson, limits, results    values
+    threads                                work in threads
+    process                                run one program to its end
+    environment                            which variables a tool gets
+    tools                                  what can be called: definitions, schemas, the catalogue, a folder's tools
+    protocol                               a call to bytes, an exit to a reply; no I/O
+    workspace                              the directory of a scope
+    walk                                   one call from its arguments to its result
+    runner                                 how calls share a machine
+    cli                                    a door; nothing imports it
+
+Importing this package loads nothing heavy: each name below is resolved when it is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heddle.environment import Environment
+    from heddle.errors import (
+        DefinitionError,
+        HeddleError,
+        RunnerClosed,
+        SandboxUnavailable,
+        StrictJsonError,
+        ToolError,
+        ToolFailed,
+        WrongProcess,
+    )
+    from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, Limits
+    from heddle.results import CallReport, Failed, FailureKind, Returned, ToolResult
+    from heddle.runner import Runner, Scope
+    from heddle.tools.decorator import tool
+    from heddle.tools.definition import (
+        UNSET,
+        FieldDef,
+        Function,
+        Notice,
+        Program,
+        Rule,
+        ToolContext,
+        ToolDef,
+        Validation,
+    )
+    from heddle.tools.discovery import discover_tools
+    from heddle.tools.registry import Registry
+    from heddle.workspace import Workspace
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "HOST_CEILING",
+    "UNSET",
+    "CallReport",
+    "DefinitionError",
+    "Environment",
+    "Failed",
+    "FailureKind",
+    "FieldDef",
+    "Function",
+    "HeddleError",
+    "Limits",
+    "Notice",
+    "Program",
+    "Registry",
+    "Returned",
+    "Rule",
+    "Runner",
+    "RunnerClosed",
+    "SandboxUnavailable",
+    "Scope",
+    "StrictJsonError",
+    "ToolContext",
+    "ToolDef",
+    "ToolError",
+    "ToolFailed",
+    "ToolResult",
+    "Validation",
+    "Workspace",
+    "WrongProcess",
+    "discover_tools",
+    "tool",
+]
+
+_ROOMS = {
+    "heddle.environment": ("Environment",),
+    "heddle.errors": (
+        "DefinitionError",
+        "HeddleError",
+        "RunnerClosed",
+        "SandboxUnavailable",
+        "StrictJsonError",
+        "ToolError",
+        "ToolFailed",
+        "WrongProcess",
+    ),
+    "heddle.limits": ("DEFAULT_LIMITS", "HOST_CEILING", "Limits"),
+    "heddle.results": ("CallReport", "Failed", "FailureKind", "Returned", "ToolResult"),
+    "heddle.runner": ("Runner", "Scope"),
+    "heddle.tools.decorator": ("tool",),
+    "heddle.tools.definition": (
+        "UNSET",
+        "FieldDef",
+        "Function",
+        "Notice",
+        "Program",
+        "Rule",
+        "ToolContext",
+        "ToolDef",
+        "Validation",
+    ),
+    "heddle.tools.discovery": ("discover_tools",),
+    "heddle.tools.registry": ("Registry",),
+    "heddle.workspace": ("Workspace",),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    room = _ROOM_OF.get(name)
+    if room is None:
+        raise AttributeError(f"module 'heddle' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(room), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

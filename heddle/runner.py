@@ -1,0 +1,386 @@
+"""`Runner` and `Scope`: how calls share a machine.
+
+A runner owns what calls have in common: the catalogue, the slots, the launcher. A scope is the time in which calls
+share one workspace and one session. Whatever either of them starts is gone when its block is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from heddle.environment import Environment
+from heddle.errors import DefinitionError, RunnerClosed, SandboxUnavailable, WrongProcess
+from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, Limits
+from heddle.process import Launcher
+from heddle.process.direct import DirectLauncher
+from heddle.process.guard import GuardError
+from heddle.process.supervised import FORCE_SECONDS, SupervisedLauncher
+from heddle.process.values import Confinement, Ending, Exit, Grant
+from heddle.results import CallReport, Failed, FailureKind, ToolResult
+from heddle.threads import MOST_LEFT, Threads
+from heddle.tools.definition import Function, Program, ToolDef
+from heddle.tools.registry import Registry
+from heddle.walk import Call, walk
+from heddle.workspace import Workspace
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+    from typing import Self
+
+    from heddle.process import Backend, BackendSession, Command, LauncherSession
+
+__all__ = ["Runner", "Scope"]
+
+# Longer than any id in use; it has to fit an environment variable and a request.
+ID_CHARS = 255
+# An unknown name comes from a model and may be anything; this much of it is shown.
+SHOWN_CHARS = 60
+
+
+class Runner:
+    """Runs the tools of a catalogue. Use it as ``async with Runner(registry) as runner:``.
+
+    When the block is left, no process that a call has started is alive. A runner may be used by any number of tasks at
+    once, in the process that opened it.
+
+    Args:
+        registry: What can be called; tools in any iterable become a `Registry`.
+        sandbox: Must be None: this version has no sandbox.
+        limits: What calls may use where neither they nor their tool say anything.
+        ceiling: What no call may exceed.
+        environment: What tools may see of the host's variables.
+        max_concurrent: Programs, and functions in threads, that run at once; further ones wait.
+        backend: Confines or moves programs; see `heddle.process.Backend`.
+        launcher: Brings programs to their end in a way of its own; see `heddle.process.Launcher`.
+
+    Raises:
+        DefinitionError: A definition or a combination is wrong.
+        SandboxUnavailable: Something was asked for that cannot be enforced here.
+    """
+
+    def __init__(
+        self,
+        registry: Registry | Iterable[ToolDef],
+        *,
+        sandbox: object = None,
+        limits: Limits = DEFAULT_LIMITS,
+        ceiling: Limits = HOST_CEILING,
+        environment: Environment | None = None,
+        max_concurrent: int = 32,
+        backend: Backend | None = None,
+        launcher: Launcher | None = None,
+    ) -> None:
+        if sandbox is not None:
+            raise SandboxUnavailable("sandbox", "this version has none; leave it out, or confine calls with backend=…")
+        if backend is not None and launcher is not None:
+            raise DefinitionError("give a backend or a launcher: a launcher starts programs in its own way")
+        if max_concurrent < 1:
+            raise ValueError(f"max_concurrent must be at least 1, not {max_concurrent}")
+        self.registry = registry if isinstance(registry, Registry) else Registry(registry)
+        self.limits = limits.or_else(DEFAULT_LIMITS)
+        self.ceiling = ceiling
+        self.environment = environment or Environment()
+        self._backend = backend
+        self._given_launcher = launcher
+        self._max_concurrent = max_concurrent
+        self._open: _Open | None = None
+        if launcher is None and backend is None:
+            self._refuse_unheld()
+
+    def _refuse_unheld(self) -> None:
+        """Refuse now what every call would have to refuse later."""
+        asked = [("Runner(limits=…)", self.limits), ("Runner(ceiling=…)", self.ceiling)]
+        asked += [(f'tool "{tool.name}"', tool.limits) for tool in self.registry if tool.limits is not None]
+        for whose, limits in asked:
+            if limits.processes is not None:
+                raise SandboxUnavailable(f"{whose}: limits.processes", "only a sandbox can hold it; leave it out")
+
+    async def __aenter__(self) -> Self:
+        if self._open is not None:
+            raise RunnerClosed("this runner is open already: open another one, or share this one")
+        async with AsyncExitStack() as stack:
+            launcher = self._given_launcher
+            if launcher is None:
+                launcher = await stack.enter_async_context(_our_launcher())
+            self._open = _Open(
+                pid=os.getpid(),
+                launcher=launcher,
+                slots=trio.Semaphore(self._max_concurrent),
+                threads=Threads(self._max_concurrent + MOST_LEFT),
+                stack=stack.pop_all(),
+            )
+        if any(isinstance(tool.implementation, Function) for tool in self.registry):
+            import_module("heddle.tools.conversion")  # now, rather than while a first call holds the loop
+        if isinstance(launcher, SupervisedLauncher) and any(map(_is_program, self.registry)):
+            with contextlib.suppress(GuardError):  # the call that needs it says so
+                launcher.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End what is in flight, and wait until it is gone."""
+        opened, self._open = self._open, None
+        if opened is None or opened.pid != os.getpid():
+            return  # in a child of the process that opened it nothing is ours to end
+        for scope in list(opened.scopes):
+            await scope._end_calls()  # noqa: SLF001 - one room
+        await opened.stack.aclose()
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | str | None = None,
+        *,
+        limits: Limits | None = None,
+        operation_id: str | None = None,
+        bare_string: bool = False,
+    ) -> ToolResult:
+        """Call a tool in a scope of its own, and return how it went.
+
+        Args:
+            name: As the registry has it.
+            arguments: A mapping, or JSON text as models write it; nothing is the empty object.
+            limits: Can only tighten.
+            operation_id: The effect that is intended, where the caller tells repeats apart; ours otherwise.
+            bare_string: Text that is not JSON becomes ``{"input": text}``.
+
+        Raises:
+            RunnerClosed: The runner is not open. Nothing was started.
+            WrongProcess: A child of the process that opened it. Nothing was started.
+            SandboxUnavailable: `limits` asks for what cannot be enforced. Nothing was started.
+        """
+        opened = self._opened()
+        only = (name,) if name in self.registry else ()
+        async with self._scope(opened, name, self.registry, None, wanted=only) as scope:
+            return await scope.call(name, arguments, limits=limits, operation_id=operation_id, bare_string=bare_string)
+
+    @asynccontextmanager
+    async def scope(
+        self, label: str = "scope", *, tools: Iterable[str] | None = None, workspace: Workspace | None = None
+    ) -> AsyncGenerator[Scope, None]:
+        """Let calls share one workspace and one session for the time of the block.
+
+        Args:
+            label: What it is called, for people.
+            tools: The names that may be called in it; None means all. Only these are reachable in the workspace.
+            workspace: One of the caller's own, which outlives the scope.
+
+        Raises:
+            DefinitionError: `tools` names what the registry does not have.
+            RunnerClosed: The runner is not open.
+            WrongProcess: A child of the process that opened it.
+        """
+        opened = self._opened()
+        registry = self.registry if tools is None else self.registry.restrict(tools)
+        wanted = [tool.name for tool in registry]
+        async with self._scope(opened, label, registry, workspace, wanted=wanted) as scope:
+            yield scope
+
+    @asynccontextmanager
+    async def _scope(
+        self, opened: _Open, label: str, registry: Registry, given: Workspace | None, *, wanted: Iterable[str]
+    ) -> AsyncGenerator[Scope, None]:
+        """Open a scope for calls of the tools that are `wanted`."""
+        workspace = Workspace(label, registry) if given is None else given
+        scope = Scope(self, opened, registry, workspace)
+        opened.scopes.add(scope)
+        try:
+            async with AsyncExitStack() as stack:
+                if any(_is_program(registry[name]) for name in wanted):
+                    await scope._open_session(stack, self._backend)  # noqa: SLF001 - one room
+                try:
+                    yield scope
+                finally:
+                    await scope._end_calls()  # noqa: SLF001
+        finally:
+            opened.scopes.discard(scope)
+            if given is None:
+                await scope._give_up_workspace()  # noqa: SLF001
+
+    def _opened(self) -> _Open:
+        if self._open is None:
+            raise RunnerClosed("this runner is not open: call it inside its `async with` block")
+        if self._open.pid != os.getpid():
+            raise WrongProcess(self._open.pid, os.getpid())
+        return self._open
+
+    def _limits_for(self, tool: ToolDef, given: Limits | None) -> Limits:
+        declared = self.limits if tool.limits is None else tool.limits.or_else(self.limits)
+        return (declared if given is None else declared.tightened_by(given)).tightened_by(self.ceiling)
+
+
+def _is_program(tool: ToolDef) -> bool:
+    return isinstance(tool.implementation, Program)
+
+
+def _our_launcher() -> AbstractAsyncContextManager[SupervisedLauncher | DirectLauncher]:
+    if sys.platform == "linux":
+        return SupervisedLauncher()
+    return contextlib.nullcontext(DirectLauncher())
+
+
+@attrs.define(eq=False, kw_only=True)
+class _Open:
+    """What a runner holds while its block runs."""
+
+    pid: int
+    launcher: Launcher
+    slots: trio.Semaphore
+    threads: Threads
+    stack: AsyncExitStack
+    scopes: set[Scope] = attrs.field(factory=set["Scope"])
+
+
+class Scope:
+    """The time in which calls share a workspace and a session. Comes from `Runner.scope`."""
+
+    def __init__(self, runner: Runner, opened: _Open, registry: Registry, workspace: Workspace) -> None:
+        self.registry = registry
+        self.threads = opened.threads
+        self.tier = opened.launcher.tier
+        self.guarantees = opened.launcher.guarantees
+        self._workspace = workspace
+        self._runner = runner
+        self._opened = opened
+        # Ours is its own session: unconfined calls share nothing but the supervisor.
+        self._session: LauncherSession | None = None
+        if isinstance(opened.launcher, (SupervisedLauncher, DirectLauncher)):
+            self._session = opened.launcher
+        self._backend: BackendSession | None = None
+        self._calls: dict[trio.CancelScope, trio.Event] = {}
+        self._variables: dict[tuple[str, ...], dict[str, str]] = {}
+        self._over = False
+        self._has_survivors = False
+
+    @property
+    def workspace(self) -> Workspace:
+        """The directory that the calls share; made when its `path` is first asked for."""
+        return self._workspace
+
+    async def call(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | str | None = None,
+        *,
+        limits: Limits | None = None,
+        operation_id: str | None = None,
+        bare_string: bool = False,
+    ) -> ToolResult:
+        """Call a tool in this scope, and return how it went; see `Runner.call`."""
+        self._runner._opened()  # noqa: SLF001 - one room
+        if self._over:
+            raise RunnerClosed("this scope is over: call it inside its `async with` block")
+        operation_id = secrets.token_hex(16) if operation_id is None else _checked_id(operation_id)
+        attempt_id = secrets.token_hex(16)
+        report = CallReport(tool=name, operation_id=operation_id, attempt_id=attempt_id)
+        if name not in self.registry:
+            return attrs.evolve(self._not_callable(name), report=report)
+        tool = self.registry[name]
+        call = Call(
+            tool=tool,
+            compiled=self.registry.compiled(name),
+            arguments=arguments,
+            limits=self._runner._limits_for(tool, limits),  # noqa: SLF001
+            bare_string=bare_string,
+            place=self,
+            report=report,
+            began=trio.current_time(),
+        )
+        with trio.CancelScope() as cancelling:
+            self._calls[cancelling] = done = trio.Event()
+            try:
+                return await walk(call)
+            finally:
+                del self._calls[cancelling]
+                done.set()
+        raise RunnerClosed("the runner or the scope was closed while this call ran; it was ended")
+
+    def variables(self, inherit: tuple[str, ...]) -> dict[str, str]:
+        """Return what a program that asks for `inherit` gets; the host's variables as they were at its first call."""
+        known = self._variables.get(inherit)
+        if known is None:
+            known = self._runner.environment.variables(inherit, confined=self._backend is not None)
+            known |= self.workspace.variables(known["PATH"])
+            self._variables[inherit] = known
+        return known
+
+    async def launch(self, command: Command, stdin: bytes, limits: Limits) -> tuple[Exit, float]:
+        """Run a program to its end when a slot is free; return that, and the seconds that it waited."""
+        began = trio.current_time()
+        if self._backend is not None:
+            command = self._backend.prepare(command)
+        async with self._opened.slots:
+            waited_s = trio.current_time() - began
+            assert self._session is not None  # noqa: S101 - opened with the scope, which holds a program
+            try:
+                exit_ = await self._session.launch(command, stdin, limits)
+            except BaseException:
+                await self._kill_elsewhere(command)
+                raise
+        if exit_.ending not in {Ending.BY_ITSELF, Ending.NOT_STARTED}:
+            await self._kill_elsewhere(command)
+        self._has_survivors = self._has_survivors or bool(exit_.survivors)
+        return exit_, waited_s
+
+    async def _kill_elsewhere(self, command: Command) -> None:
+        """Have the backend end what it started outside of the tree that was ended."""
+        if self._backend is not None:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + FORCE_SECONDS):
+                await self._backend.kill(command.attempt_id)
+
+    async def _open_session(self, stack: AsyncExitStack, backend: Backend | None) -> None:
+        """Open what a custom launcher or backend keeps for the time of the scope."""
+        if backend is None and self._session is not None:
+            return
+        confinement = Confinement(
+            workspace=self.workspace.path, grants=tuple(self._grants()), limits=self._runner.ceiling
+        )
+        if backend is not None:
+            self._backend = await stack.enter_async_context(backend.open(confinement))
+            self.tier, self.guarantees = backend.name, backend.guarantees
+        else:
+            self._session = await stack.enter_async_context(self._opened.launcher.session(confinement))
+
+    def _grants(self) -> Iterator[Grant]:
+        yield Grant(self.workspace.path, "rw")
+        yield Grant(self.workspace.bin.parent, "ro")
+        for tool in self.registry:
+            if isinstance(tool.implementation, Program):
+                yield Grant(tool.implementation.path, "ro")
+
+    def _not_callable(self, name: str) -> Failed:
+        if name in self._runner.registry:
+            allowed = ", ".join(tool.name for tool in self.registry) or "none"
+            return Failed(FailureKind.DENIED, f'tool "{name}" is not among those that this scope may call: {allowed}.')
+        near = self.registry.near(name)
+        shown = name if len(name) <= SHOWN_CHARS else name[:SHOWN_CHARS] + "…"
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        return Failed(FailureKind.UNKNOWN_TOOL, f'there is no tool "{shown}".{hint}', details={"near": [*near]})
+
+    async def _end_calls(self) -> None:
+        """Let no new call begin, end those in flight, and wait until they are gone."""
+        self._over = True
+        with trio.CancelScope(shield=True):
+            for cancelling, done in list(self._calls.items()):
+                cancelling.cancel()
+                await done.wait()
+
+    async def _give_up_workspace(self) -> None:
+        if self._has_survivors:
+            self.workspace.leave()
+        else:
+            await self.workspace.remove()
+
+
+def _checked_id(operation_id: str) -> str:
+    if not operation_id or len(operation_id) > ID_CHARS or not operation_id.isprintable():
+        raise ValueError(f"an operation id has 1 to {ID_CHARS} printable characters, not {operation_id[:40]!r}")
+    return operation_id

@@ -1,0 +1,399 @@
+"""The walk of one call, from arguments to a result. It reads from top to bottom; the first `Failed` ends it.
+
+    arguments → check → encode → run to the end → decode → check → Returned
+
+Only running touches the operating system. A Python function takes the place of the three steps in the middle.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
+
+import attrs
+import trio
+
+from heddle import strictjson
+from heddle.errors import StrictJsonError, ToolError
+from heddle.limits import Limits
+from heddle.process import diagnosis
+from heddle.process.values import ATTEMPT_VARIABLE, Command, Ending, Exit
+from heddle.protocol import PROTOCOLS, Reply, Request
+from heddle.protocol.exits import text_of
+from heddle.results import CallReport, Failed, FailureKind, Returned, ToolResult, verdict
+from heddle.threads import MOST_LEFT, NO_THREAD, NOT_ENDED, in_thread
+from heddle.tools.checking import CompiledTool, failure_text
+from heddle.tools.definition import Function, Program, ToolContext, ToolDef, Violation
+from heddle.tools.structuring import ArgumentsRefused, to_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from heddle.strictjson import JSON
+    from heddle.threads import Threads
+    from heddle.workspace import Workspace
+
+__all__ = ["Call", "Place", "walk"]
+
+logger = logging.getLogger("heddle")
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+# 2,000 characters of a failed program's output go into the report.
+HEAD_CHARS = 2000
+# Longer texts are checked in a thread: parsing and checking them takes milliseconds.
+LONG_TEXT = 16_384
+
+
+class Place(Protocol):
+    """Where calls are run: what a scope offers to a walk."""
+
+    @property
+    def tier(self) -> str:
+        """What confines its programs."""
+        ...
+
+    @property
+    def guarantees(self) -> Mapping[str, str]:
+        """What holds for its programs."""
+        ...
+
+    def variables(self, inherit: tuple[str, ...]) -> dict[str, str]:
+        """Return what a program that asks for `inherit` gets, apart from what tells one call from another."""
+        ...
+
+    @property
+    def workspace(self) -> Workspace:
+        """The directory that its calls share."""
+        ...
+
+    async def launch(self, command: Command, stdin: bytes, limits: Limits) -> tuple[Exit, float]:
+        """Run a program to its end; return that, and the seconds that it waited before."""
+        ...
+
+    @property
+    def threads(self) -> Threads:
+        """Where its synchronous functions run."""
+        ...
+
+
+@attrs.define(eq=False, kw_only=True)
+class Call:
+    """One call on its walk."""
+
+    tool: ToolDef
+    compiled: CompiledTool
+    arguments: Mapping[str, object] | str | None
+    limits: Limits
+    bare_string: bool
+    place: Place
+    began: float
+    # What is known so far; the result is made of it.
+    report: CallReport
+    started: bool = False
+    started_time: float = 0.0
+
+    def starts(self) -> None:
+        """Note that a Python function begins now."""
+        self.started = True
+        self.started_time = trio.current_time()
+        self.report = attrs.evolve(
+            self.report,
+            started_at=datetime.datetime.now(datetime.UTC),
+            waited_s=self.started_time - self.began,
+            tier="in_process",
+        )
+
+    def completed(self, failure: Failed) -> Failed:
+        """Return `failure` with what this call knows: whether it started, whether it may be made again, its report."""
+        may = verdict(started=self.started, side_effects=self.tool.side_effects, retry=self.tool.retry)
+        return attrs.evolve(failure, started=self.started, retry=may, report=self.report)
+
+
+async def walk(call: Call) -> ToolResult:
+    """Take `call` from its arguments to its result."""
+    checked = await _check_arguments(call)
+    if isinstance(checked, Failed):
+        return call.completed(checked)
+    match call.tool.implementation:
+        case Program() as program:
+            reply = await _run_program(call, program, checked)
+        case Function() as function:
+            reply = await _call_function(call, function, checked)
+        case _:
+            reply = Failed(
+                FailureKind.UNSUPPORTED,
+                f'tool "{call.tool.name}" is declared and nothing here runs it. '
+                "The host has to register an implementation.",
+            )
+    if isinstance(reply, Failed):
+        return call.completed(reply)
+    violations = await _aside(strictjson.is_large(reply.data), call.compiled.check_output, reply.data)
+    if violations:
+        return call.completed(_mismatch(call, violations))
+    return Returned(reply.data, call.report)
+
+
+async def _aside(large: bool, step: Callable[[*Ts], T], *args: *Ts) -> T:
+    """Take a pure step, in a thread where it would hold the loop for longer than a moment."""
+    return await in_thread(step, *args) if large else step(*args)
+
+
+# Arguments
+
+
+async def _check_arguments(call: Call) -> dict[str, JSON] | Failed:
+    given = call.arguments
+    large = len(given) > LONG_TEXT if isinstance(given, str) else strictjson.is_large(given)
+    return await _aside(large, _checked, call)
+
+
+def _checked(call: Call) -> dict[str, JSON] | Failed:
+    tool = call.tool.name
+    most = call.limits.stdin_bytes
+    given = call.arguments
+    too_large = Failed(
+        FailureKind.TOO_LARGE,
+        f'the arguments of tool "{tool}" are larger than the {most:,} bytes that a call may send.',
+    )
+    if isinstance(given, str) and most is not None and len(given) > most:
+        return too_large
+    try:
+        arguments = _as_json(given, bare_string=call.bare_string)
+        if most is not None and len(strictjson.dumps(arguments)) > most:
+            return too_large
+    except StrictJsonError as error:
+        return Failed(FailureKind.INVALID_INPUT, f'the arguments of tool "{tool}" are not strict JSON: {error}.')
+    if not isinstance(arguments, dict):
+        kind = strictjson.kind_of(arguments)
+        return Failed(FailureKind.INVALID_INPUT, f'the arguments of tool "{tool}" must be an object, not {kind}.')
+    checked = call.compiled.check_arguments(arguments)
+    return checked if isinstance(checked, dict) else _refused(tool, checked)
+
+
+def _as_json(given: Mapping[str, object] | str | None, *, bare_string: bool) -> JSON:
+    """Return arguments as JSON; a model that has none to give says ``""`` or ``null``."""
+    if given is None:
+        return {}
+    if not isinstance(given, str):
+        return strictjson.normalized(given)
+    if not given.strip():
+        return {}
+    try:
+        value = strictjson.loads(given)
+    except StrictJsonError:
+        if bare_string:
+            return {"input": strictjson.normalized(given)}
+        raise
+    return {} if value is None else value
+
+
+def _refused(tool: str, violations: tuple[Violation, ...]) -> Failed:
+    return Failed(
+        FailureKind.INVALID_INPUT,
+        failure_text(tool, violations),
+        details={"violations": [violation.as_json() for violation in violations]},
+    )
+
+
+# Programs
+
+
+async def _run_program(call: Call, program: Program, arguments: dict[str, JSON]) -> Reply | Failed:
+    protocol = PROTOCOLS[program.protocol]
+    request = _request(call, program, arguments)
+    stdin = await _aside(strictjson.is_large(arguments), protocol.encode, request)
+    if call.limits.stdin_bytes is not None and len(stdin) > call.limits.stdin_bytes:
+        return Failed(
+            FailureKind.TOO_LARGE,
+            f'the request to tool "{call.tool.name}" takes {len(stdin):,} bytes; '
+            f"a call may send {call.limits.stdin_bytes:,}.",
+        )
+    command = _command(call, program)
+    exit_, waited_s = await call.place.launch(command, stdin, call.limits)
+    exit_ = _explained(exit_, command)
+    call.started = exit_.ending is not Ending.NOT_STARTED
+    reply = await _aside(len(exit_.stdout) > LONG_TEXT, protocol.decode, exit_, request)
+    call.report = _report(call, exit_, waited_s, failed=isinstance(reply, Failed))
+    return reply
+
+
+def _request(call: Call, program: Program, arguments: dict[str, JSON]) -> Request:
+    return Request(
+        tool=call.tool.name,
+        arguments=arguments,
+        tool_id=program.tool_id or call.tool.name,
+        revision=call.tool.revision,
+        action=program.action or call.tool.name,
+        operation_id=call.report.operation_id,
+        attempt_id=call.report.attempt_id,
+        limits=call.limits,
+    )
+
+
+def _command(call: Call, program: Program) -> Command:
+    """Return the command that starts the tool, with all that it may know of its call."""
+    identity = {
+        "HEDDLE_TOOL": call.tool.name,
+        "HEDDLE_OPERATION_ID": call.report.operation_id,
+        ATTEMPT_VARIABLE: call.report.attempt_id,
+    }
+    return Command(
+        argv=(str(program.path), *program.args),
+        cwd=call.place.workspace.path,
+        environment=call.place.variables(program.inherit_env) | identity,
+    )
+
+
+def _explained(exit_: Exit, command: Command) -> Exit:
+    """Say why a program did not start, where the system says only a number or env(1) says it for the system."""
+    path = command.argv[0]
+    if exit_.ending is Ending.NOT_STARTED:
+        return attrs.evolve(exit_, error=diagnosis.why_not_started(path, command.cwd, exit_.error_number, exit_.error))
+    if exit_.ending is Ending.BY_ITSELF and exit_.status in diagnosis.NOT_FOUND:
+        why = diagnosis.why_interpreter_failed(path, command.environment.get("PATH", os.defpath))
+        if why is not None:
+            return attrs.evolve(exit_, ending=Ending.NOT_STARTED, error=why)
+    return exit_
+
+
+def _report(call: Call, exit_: Exit, waited_s: float, *, failed: bool) -> CallReport:
+    return attrs.evolve(
+        call.report,
+        started_at=exit_.started_at if call.started else None,
+        waited_s=waited_s,
+        duration_s=exit_.duration_s,
+        exit_status=exit_.status,
+        signal=exit_.signal,
+        stdout_head=text_of(exit_.stdout[: HEAD_CHARS * 4])[:HEAD_CHARS] if failed else "",
+        stderr_tail=text_of(exit_.stderr),
+        tier=call.place.tier if call.started else None,
+        guarantees=call.place.guarantees if call.started else {},
+        left_behind=exit_.left_behind,
+        survivors=exit_.survivors,
+        truncated=exit_.truncated,
+    )
+
+
+# Python functions
+
+
+@attrs.frozen
+class _Value:
+    """What a function returned; it may be anything."""
+
+    value: object
+
+
+async def _call_function(call: Call, function: Function, arguments: dict[str, JSON]) -> Reply | Failed:
+    try:
+        prepared: dict[str, Any] = arguments
+        if function.prepare is not None:
+            prepared = await _aside(strictjson.is_large(arguments), function.prepare, arguments)
+    except ArgumentsRefused as refused:
+        return _refused(call.tool.name, refused.violations)
+    if function.context is not None:
+        prepared = {**prepared, function.context: _context(call)}
+    try:
+        outcome = await _outcome(call, function, prepared)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool raises is its failure, not the host's
+        outcome = _raised(call, error)
+    if call.started:
+        call.report = attrs.evolve(call.report, duration_s=trio.current_time() - call.started_time)
+    if isinstance(outcome, Failed):
+        return outcome
+    return await _aside(strictjson.is_large(outcome.value), _result, call, function, outcome.value)
+
+
+async def _outcome(call: Call, function: Function, prepared: Mapping[str, Any]) -> _Value | Failed:
+    """Call the function and wait for it, for as long as it may take."""
+    wall_seconds = call.limits.wall_seconds
+    if function.is_async:
+        call.starts()
+        with trio.move_on_after(math.inf if wall_seconds is None else wall_seconds):
+            return _Value(await function.function(**prepared))
+        return _late(call, still_running=False)
+    result = await call.place.threads.run(lambda: _Value(function.function(**prepared)), wall_seconds, call.starts)
+    if result is NOT_ENDED:
+        return _late(call, still_running=True)
+    if result is NO_THREAD:
+        return Failed(
+            FailureKind.CANNOT_START,
+            f'tool "{call.tool.name}" cannot be started: {MOST_LEFT} functions of this runner are still running after '
+            "their time was up. The host has to mend the tools that do not end.",
+        )
+    assert isinstance(result, _Value)  # noqa: S101 - what the function returned is inside
+    return result
+
+
+def _context(call: Call) -> ToolContext:
+    def open_workspace() -> Path:
+        return call.place.workspace.path
+
+    return ToolContext(call.report.operation_id, call.report.attempt_id, open_workspace)
+
+
+def _late(call: Call, *, still_running: bool) -> Failed:
+    end = "and is still running in its thread" if still_running else "and was cancelled"
+    return Failed(
+        FailureKind.TIMED_OUT,
+        f'tool "{call.tool.name}" did not finish within {call.limits.wall_seconds:g} s {end}.',
+        details={"still_running": still_running},
+    )
+
+
+def _raised(call: Call, raised: BaseException) -> Failed:
+    """Return the failure of a function that raised."""
+    error = _alone(raised)
+    if isinstance(error, ToolError):
+        said = f'tool "{call.tool.name}" reports {error.code}: {error.message}'
+        return Failed(FailureKind.TOOL_ERROR, said, code=error.code)
+    logger.debug("tool %s raised", call.tool.name, exc_info=error)
+    text = f": {error}" if str(error) else ""
+    said = f'tool "{call.tool.name}" raised {type(error).__name__}{text}'
+    return Failed(FailureKind.CRASHED, said, code=type(error).__name__)
+
+
+def _alone(error: BaseException) -> BaseException:
+    """Return what a group of one holds; a nursery makes a group of everything."""
+    inner: list[BaseException] = list(getattr(error, "exceptions", ()))
+    while len(inner) == 1:
+        error, inner = inner[0], list(getattr(inner[0], "exceptions", ()))
+    return error
+
+
+def _result(call: Call, function: Function, value: object) -> Reply | Failed:
+    """Turn what a function returned into JSON."""
+    tool = call.tool.name
+    finish = to_json if function.finish is None else function.finish
+    try:
+        data = strictjson.normalized(finish(value))
+        wrapped = not isinstance(data, dict) if function.wrap is None else function.wrap
+        if wrapped:
+            data = {"result": data}
+        size = len(strictjson.dumps(data))
+    except StrictJsonError as error:
+        return Failed(FailureKind.INVALID_OUTPUT, f'tool "{tool}" returned what JSON cannot say: {error}.')
+    except Exception as error:  # noqa: BLE001 - a result's own code may do anything while it is taken apart
+        return Failed(FailureKind.INVALID_OUTPUT, f'tool "{tool}" returned what cannot be turned into JSON: {error}.')
+    most = call.limits.stdout_bytes
+    if most is not None and size > most:
+        return Failed(FailureKind.TOO_LARGE, f'tool "{tool}" returned {size:,} bytes; a result may have {most:,}.')
+    return Reply(data)
+
+
+# Results
+
+
+def _mismatch(call: Call, violations: tuple[Violation, ...]) -> Failed:
+    first, *others = violations
+    more = f" (and {len(others)} more)" if others else ""
+    return Failed(
+        FailureKind.OUTPUT_MISMATCH,
+        f'tool "{call.tool.name}" returned what its output schema does not allow: {first}{more}',
+        details={"violations": [violation.as_json() for violation in violations]},
+    )
