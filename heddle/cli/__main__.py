@@ -1,0 +1,5 @@
+"""``python -m heddle.cli``."""
+
+from heddle.cli import main
+
+main()

@@ -1,0 +1,190 @@
+"""The commands. Data goes to standard output, everything else to standard error.
+
+Exit status: 0 returned, 1 a failed call, 2 usage, an unreadable folder, a broken definition, malformed JSON;
+130 after Ctrl-C, 143 after SIGTERM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+import trio
+
+from heddle import strictjson
+from heddle.cli import views
+from heddle.environment import Environment
+from heddle.errors import DefinitionError, HeddleError, StrictJsonError
+from heddle.limits import Limits
+from heddle.results import Returned, ToolResult
+from heddle.runner import Runner
+from heddle.tools.discovery import discover_tools
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from heddle.strictjson import JSON
+    from heddle.tools.definition import ToolDef
+    from heddle.tools.registry import Registry
+
+__all__ = ["heddle"]
+
+_FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="heddle", message="%(package)s %(version)s")
+def heddle() -> None:
+    """Run tools: executables that read one JSON object and write one."""
+
+
+@heddle.command()
+@_FOLDER
+@_JSON
+def tools(folder: Path, *, as_json: bool) -> None:
+    """List the tools in DIR."""
+    with _faults_of_the_user():
+        registry = _read(folder)
+    if as_json:
+        _print([views.tool_as_json(tool) for tool in registry])
+    elif not len(registry):
+        click.echo(f"no tools in {folder}: put executables there (chmod +x)", err=True)
+    else:
+        views.print_tools(registry)
+
+
+@heddle.command()
+@_FOLDER
+@click.argument("name")
+@_JSON
+def describe(folder: Path, name: str, *, as_json: bool) -> None:
+    """Show the tool NAME of DIR as its callers see it."""
+    with _faults_of_the_user():
+        tool = _tool(_read(folder), name)
+    if as_json:
+        _print(views.tool_as_json(tool))
+    else:
+        views.print_tool(tool)
+
+
+@heddle.command()
+@_FOLDER
+@click.argument("name")
+@click.argument("arguments", required=False, metavar="[JSON | @FILE | -]")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Stop the tool after this time; can only tighten.")
+@click.option("--allow-env", multiple=True, metavar="NAME", help="Let tools see this variable. May be repeated.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result, with its report.")
+def call(
+    folder: Path, name: str, arguments: str | None, *, timeout: float | None, allow_env: tuple[str, ...], as_json: bool
+) -> None:
+    """Call the tool NAME of DIR, and print what it returns.
+
+    The arguments are one JSON object: as text, from a file, or from standard input. None means {}.
+    """
+    with _faults_of_the_user():
+        runner = Runner(_read(folder), environment=Environment(allow=allow_env or None))
+        given = _arguments(arguments)
+        limits = Limits(wall_seconds=timeout)
+    result = _run(runner, name, given, limits)
+    if as_json:
+        _print(result.as_json())
+    elif isinstance(result, Returned):
+        _print(result.data)
+    else:
+        click.echo(views.failure_text(result), err=True)
+    sys.exit(0 if result.ok else 1)
+
+
+def _run(runner: Runner, name: str, arguments: JSON, limits: Limits) -> ToolResult:
+    """Make the call; on SIGINT or SIGTERM end the tool first, and exit as the shell expects."""
+    stopped_by = 0
+    result: ToolResult | None = None
+
+    async def make_the_call(nursery: trio.Nursery) -> None:
+        nonlocal result
+        async with runner:
+            result = await runner.call(name, _as_given(arguments), limits=limits)
+        nursery.cancel_scope.cancel()
+
+    async def main() -> None:
+        nonlocal stopped_by
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(make_the_call, nursery)
+                async for number in signals:
+                    stopped_by = number
+                    nursery.cancel_scope.cancel()
+
+    with _faults_of_the_user():
+        trio.run(main, strict_exception_groups=True)
+    if result is None:
+        click.echo(f"stopped by {signal.Signals(stopped_by).name}; the tool was ended", err=True)
+        sys.exit(128 + stopped_by)
+    return result
+
+
+def _as_given(arguments: JSON) -> dict[str, JSON] | str:
+    """Return what the call takes; what is no object is for the call to refuse."""
+    return arguments if isinstance(arguments, dict) else json.dumps(arguments)
+
+
+def _arguments(text: str | None) -> JSON:
+    """Read the arguments from where they are."""
+    if text is None:
+        return {}
+    if text == "-":
+        data: bytes | str = sys.stdin.buffer.read()
+    elif text.startswith("@"):
+        data = Path(text[1:]).read_bytes()
+    else:
+        data = text
+    return strictjson.loads(data) if data.strip() else {}
+
+
+def _read(folder: Path) -> Registry:
+    registry = discover_tools(folder)
+    for notice in registry.notices:
+        click.echo(f"note: {notice}", err=True)
+    return registry
+
+
+def _tool(registry: Registry, name: str) -> ToolDef:
+    if name in registry:
+        return registry[name]
+    near = registry.near(name)
+    hint = f" Did you mean {' or '.join(near)}?" if near else ""
+    click.echo(f'there is no tool "{name}".{hint}', err=True)
+    sys.exit(1)
+
+
+@contextlib.contextmanager
+def _faults_of_the_user() -> Generator[None, None, None]:
+    """Turn what whoever typed the command can mend into one sentence and exit status 2."""
+    try:
+        yield
+    except StrictJsonError as error:
+        _refuse(f"the arguments are not strict JSON: {error}")
+    except DefinitionError as error:
+        _refuse(str(error))
+    except (HeddleError, ValueError) as error:
+        _refuse(str(error))
+    except OSError as error:
+        _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _refuse(sentence: str) -> NoReturn:
+    click.echo(f"heddle: {sentence}", err=True)
+    sys.exit(2)
+
+
+def _print(value: JSON) -> None:
+    """Print JSON as UTF-8 whatever the locale says: indented for a person, on one line for a program."""
+    indent = 2 if sys.stdout.isatty() else None
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    sys.stdout.buffer.write(text.encode("utf-8") + b"\n")

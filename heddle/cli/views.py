@@ -1,0 +1,120 @@
+"""How tools and results look on a terminal, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from heddle.tools.definition import Program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from heddle.results import Failed
+    from heddle.strictjson import JSON
+    from heddle.tools.definition import ToolDef
+
+__all__ = ["failure_text", "print_tool", "print_tools", "tool_as_json"]
+
+
+def tool_as_json(tool: ToolDef) -> dict[str, JSON]:
+    """Return what a caller may know of a tool."""
+    program = tool.implementation if isinstance(tool.implementation, Program) else None
+    return {
+        "name": tool.name,
+        "title": tool.title,
+        "description": tool.description,
+        "inputSchema": _plain(tool.input_schema),
+        "outputSchema": _plain(tool.output_schema),
+        "sideEffects": tool.side_effects,
+        "retry": tool.retry,
+        "revision": tool.revision,
+        "annotations": _plain(tool.annotations),
+        "protocol": None if program is None else program.protocol,
+        "origin": tool.origin,
+    }
+
+
+def print_tools(tools: Iterable[ToolDef]) -> None:
+    """Print a table on a terminal, one tab-separated line a tool elsewhere."""
+    rows = [(tool.name, _signature(tool), _first_line(tool.description)) for tool in tools]
+    if not sys.stdout.isatty():
+        for row in rows:
+            click.echo("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("Tool", "Arguments", "Description"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console().print(table)
+
+
+def print_tool(tool: ToolDef) -> None:
+    """Print one tool for a person who wants to call it."""
+    click.echo(tool.name + (f" - {tool.title}" if tool.title else ""))
+    if tool.description:
+        click.echo(f"\n{tool.description}")
+    click.echo("\nArguments:")
+    properties: dict[str, Any] = tool.input_schema.get("properties", {})
+    required: list[str] = tool.input_schema.get("required", [])
+    for name, schema in properties.items():
+        click.echo(f"  {name}: {_argument(schema, is_required=name in required)}")
+    if not properties:
+        click.echo("  any object")
+    program = tool.implementation
+    if isinstance(program, Program):
+        click.echo(f"\nProgram:      {program.path} ({program.protocol} protocol)")
+    click.echo(f"Side effects: {tool.side_effects}\nRetry:        {tool.retry}")
+
+
+def failure_text(failure: Failed) -> str:
+    """Return a failure for a person."""
+    text = f"failed ({failure.kind}): {failure.message}"
+    violations = failure.details.get("violations")
+    if isinstance(violations, list) and len(violations) > 1:
+        lines = [f"  {each['path']}: {each['message']}" for each in violations if isinstance(each, Mapping)]
+        text += "\n" + "\n".join(lines)
+    if failure.retry == "blocked":
+        text += "\nIt may have had an effect: check before you call it again."
+    return text
+
+
+def _signature(tool: ToolDef) -> str:
+    """Return ``text, limit?``."""
+    required: list[str] = tool.input_schema.get("required", [])
+    properties: dict[str, Any] = tool.input_schema.get("properties", {})
+    return ", ".join(name if name in required else f"{name}?" for name in properties) or "any"
+
+
+def _argument(schema: Any, *, is_required: bool) -> str:
+    if isinstance(schema, bool):
+        return "any value"
+    declared: Mapping[str, Any] = schema
+    words = [_type(declared.get("type")), "required" if is_required else "optional"]
+    if "default" in declared:
+        words += [f"default {json.dumps(declared['default'], ensure_ascii=False)}"]
+    if "enum" in declared:
+        words += ["one of " + ", ".join(json.dumps(value, ensure_ascii=False) for value in declared["enum"])]
+    description = declared.get("description")
+    return ", ".join(words) + (f" - {description}" if description else "")
+
+
+def _type(kind: Any) -> str:
+    return kind if isinstance(kind, str) else " or ".join(kind or ["any value"])
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]
+
+
+def _plain(value: Mapping[str, Any] | bool | None) -> JSON:
+    return dict(value) if isinstance(value, Mapping) else value

@@ -1,0 +1,323 @@
+"""The command line, as it is typed: real processes, both streams, exit statuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import Toolbox, wait_until
+
+HEDDLE = [sys.executable, "-m", "heddle.cli"]
+
+
+def heddle_cli(
+    *arguments: str | Path, stdin: bytes = b"", environment: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [*HEDDLE, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        env=os.environ | (environment or {}),
+        timeout=30,
+        check=False,
+    )
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@pytest.fixture
+def folder(toolbox: Toolbox) -> Path:
+    toolbox.sh("echo.sh", "cat")
+    toolbox.sh("fail", "echo why >&2; exit 3")
+    toolbox.sh("wait", "echo $$ > {pid}; sleep {long}".replace("{pid}", str(toolbox.folder.parent / "pid")))
+    (toolbox.folder / "echo.tool.json").write_text(
+        json.dumps(
+            {
+                "title": "Echo",
+                "description": "Say it again.\n\nAll of it.",
+                "inputSchema": {
+                    "type": "object",
+                    "properties": {
+                        "text": {"type": "string", "description": "What to say"},
+                        "times": {"type": ["integer", "null"], "default": 1},
+                        "mood": {"enum": ["loud", "soft"]},
+                        "rest": True,
+                    },
+                    "required": ["text"],
+                },
+                "sideEffects": "read",
+                "retry": "idempotent",
+            }
+        )
+    )
+    return toolbox.folder
+
+
+def test_tools_are_listed_a_line_each(folder: Path) -> None:
+    done = heddle_cli("tools", folder)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "echo\ttext, times?, mood?, rest?\tSay it again.\nfail\tany\t\nwait\tany\t\n"
+
+
+def test_tools_are_a_table_on_a_terminal(folder: Path) -> None:
+    parent, child = pty.openpty()
+    subprocess.run([*HEDDLE, "tools", str(folder)], stdout=child, stdin=child, timeout=30, check=True)
+    os.close(child)
+    text = os.read(parent, 10_000).decode()
+    os.close(parent)
+
+    assert "Tool" in text
+    assert "Description" in text
+    assert ["fail", "any"] in [line.split() for line in text.splitlines()]
+
+
+def test_tools_are_json_for_programs(folder: Path) -> None:
+    done = heddle_cli("tools", folder, "--json")
+
+    tools = json.loads(done.stdout)
+    assert [tool["name"] for tool in tools] == ["echo", "fail", "wait"]
+    assert tools[0]["inputSchema"]["required"] == ["text"]
+    assert (tools[0]["sideEffects"], tools[0]["retry"], tools[0]["protocol"]) == ("read", "idempotent", "plain")
+
+
+def test_what_was_left_out_is_said_beside_the_data(folder: Path, toolbox: Toolbox) -> None:
+    toolbox.sh("echo.py", "cat")
+    toolbox.add("forgotten", "#!/bin/sh\n", mode=0o644)
+
+    done = heddle_cli("tools", folder, "--json")
+
+    assert done.returncode == 0
+    assert len(json.loads(done.stdout)) == 3
+    assert "note: " in done.stderr
+    assert "forgotten" in done.stderr
+
+
+def test_an_empty_folder_says_what_to_do(tmp_path: Path) -> None:
+    done = heddle_cli("tools", tmp_path)
+
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"no tools in {tmp_path}: put executables there (chmod +x)\n"
+
+
+def test_a_tool_is_described_as_its_callers_see_it(folder: Path) -> None:
+    done = heddle_cli("describe", folder, "echo")
+
+    assert done.returncode == 0
+    assert (
+        done.stdout
+        == f"""\
+echo - Echo
+
+Say it again.
+
+All of it.
+
+Arguments:
+  text: string, required - What to say
+  times: integer or null, optional, default 1
+  mood: any value, optional, one of "loud", "soft"
+  rest: any value
+
+Program:      {folder}/echo.sh (plain protocol)
+Side effects: read
+Retry:        idempotent
+"""
+    )
+    assert json.loads(heddle_cli("describe", folder, "echo", "--json").stdout)["title"] == "Echo"
+    assert "any object" in heddle_cli("describe", folder, "fail").stdout
+
+
+def test_an_unknown_tool_is_a_failed_call(folder: Path) -> None:
+    described = heddle_cli("describe", folder, "ecko")
+    called = heddle_cli("call", folder, "ecko")
+
+    assert (described.returncode, described.stderr) == (1, 'there is no tool "ecko". Did you mean echo?\n')
+    assert (called.returncode, called.stderr) == (
+        1,
+        'failed (unknown_tool): there is no tool "ecko". Did you mean echo?\n',
+    )
+
+
+@pytest.mark.parametrize("way", ["text", "file", "stdin"])
+def test_arguments_come_as_text_from_a_file_or_from_standard_input(folder: Path, tmp_path: Path, way: str) -> None:
+    text = '{"text": "ünï"}'
+    (tmp_path / "arguments.json").write_text(text)
+    argument = {"text": text, "file": f"@{tmp_path}/arguments.json", "stdin": "-"}[way]
+
+    done = heddle_cli("call", folder, "echo", argument, stdin=text.encode(), environment={"LC_ALL": "C"})
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, '{"text": "ünï", "times": 1}\n', "")
+
+
+def test_no_arguments_are_the_empty_object(folder: Path, toolbox: Toolbox) -> None:
+    toolbox.sh("any", "cat")
+
+    assert heddle_cli("call", folder, "any").stdout == "{}\n"
+    assert heddle_cli("call", folder, "any", "-").stdout == "{}\n"
+
+
+def test_a_failed_call_exits_with_1_and_explains_itself(folder: Path) -> None:
+    failed = heddle_cli("call", folder, "fail")
+    invalid = heddle_cli("call", folder, "echo", '{"times": "x", "mood": 1}')
+    not_an_object = heddle_cli("call", folder, "echo", "[1]")
+
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr == (
+        'failed (crashed): tool "fail" exited with status 3.\nIts standard error ends with:\nwhy\n'
+        "It may have had an effect: check before you call it again.\n"
+    )
+    assert invalid.returncode == 1
+    assert "(and 2 more)\n" in invalid.stderr
+    assert {line.partition(":")[0] for line in invalid.stderr.splitlines()[1:]} == {"  text", "  times", "  mood"}
+    assert (not_an_object.returncode, not_an_object.stderr) == (
+        1,
+        'failed (invalid_input): the arguments of tool "echo" must be an object, not an array.\n',
+    )
+
+
+def test_the_whole_result_is_json_on_request(folder: Path) -> None:
+    good = json.loads(heddle_cli("call", folder, "echo", '{"text": "a"}', "--json").stdout)
+    done = heddle_cli("call", folder, "fail", "--json")
+    bad = json.loads(done.stdout)
+
+    assert (good["ok"], good["data"]) == (True, {"text": "a", "times": 1})
+    assert good["report"]["tier"] == "none"
+    assert good["report"]["started_at"].endswith("+00:00")
+    assert good["report"]["survivors"] == good["report"]["truncated"] == []
+    assert done.returncode == 1
+    assert {key: bad[key] for key in ("ok", "kind", "code", "details", "started", "retry")} == {
+        "ok": False,
+        "kind": "crashed",
+        "code": None,
+        "details": {"exit_status": 3},
+        "started": True,
+        "retry": "blocked",
+    }
+    assert bad["report"]["stderr_tail"] == "why\n"
+
+
+USAGE = {
+    "malformed JSON": (["call", "{folder}", "echo", "{"], "the arguments are not strict JSON"),
+    "duplicate keys": (["call", "{folder}", "echo", '{"a":1,"a":2}'], 'duplicate key "a"'),
+    "a missing file": (["call", "{folder}", "echo", "@/nosuch"], "/nosuch: No such file or directory"),
+    "a missing folder": (["tools", "/nosuch"], "/nosuch"),
+    "a file for a folder": (["tools", "/etc/passwd"], "/etc/passwd"),
+    "a negative timeout": (["call", "{folder}", "echo", "{}", "--timeout", "-1"], "must be greater than 0"),
+    "no name": (["call", "{folder}"], "Missing argument 'NAME'"),
+    "an unknown option": (["tools", "{folder}", "--nosuch"], "No such option"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "said"), USAGE.values(), ids=USAGE)
+def test_what_the_user_can_mend_exits_with_2(folder: Path, arguments: list[str], said: str) -> None:
+    done = heddle_cli(*(argument.replace("{folder}", str(folder)) for argument in arguments))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_sidecar_exits_with_2_and_names_the_line(folder: Path) -> None:
+    (folder / "echo.tool.json").write_text('{\n  "descripton": "typo"\n}')
+
+    done = heddle_cli("tools", folder)
+
+    assert done.returncode == 2
+    assert "echo.tool.json, line 2" in done.stderr
+    assert 'did you mean "description"?' in done.stderr
+
+
+def test_a_timeout_can_be_tightened(folder: Path, toolbox: Toolbox) -> None:
+    done = heddle_cli("call", folder, "wait", "--timeout", "0.3")
+
+    assert done.returncode == 1
+    assert done.stderr.startswith('failed (timed_out): tool "wait" did not finish within 0.3 s')
+    assert toolbox.strays() == []
+
+
+def test_variables_reach_tools_only_when_they_are_allowed(folder: Path, toolbox: Toolbox) -> None:
+    toolbox.sh("key", 'echo "{\\"key\\": \\"$API_KEY\\"}"')
+    environment = {"API_KEY": "secret"}
+
+    hidden = heddle_cli("call", folder, "key", environment=environment)
+    allowed = heddle_cli("call", folder, "key", "--allow-env", "API_KEY", "--allow-env", "B", environment=environment)
+
+    assert hidden.stdout == '{"key": ""}\n'
+    assert allowed.stdout == '{"key": "secret"}\n'
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_tool_and_is_told_to_the_shell(
+    folder: Path, toolbox: Toolbox, number: signal.Signals, status: int
+) -> None:
+    process = subprocess.Popen(
+        [*HEDDLE, "call", str(folder), "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert wait_until(toolbox.strays, 10)
+
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=10)
+
+    assert (process.returncode, stdout) == (status, "")
+    assert stderr == f"stopped by {number.name}; the tool was ended\n"
+    assert toolbox.strays() == []
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_tool_only_through_heddle(folder: Path, toolbox: Toolbox) -> None:
+    """The tool leads a session of its own, so the terminal does not interrupt it beside heddle."""
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [*HEDDLE, "call", str(folder), "wait"],
+        stdin=child,
+        stdout=child,
+        stderr=child,
+        start_new_session=True,
+        preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+    )
+    os.close(child)
+    assert wait_until(toolbox.strays, 10)
+
+    os.write(parent, b"\x03")
+    process.wait(10)
+    output = os.read(parent, 10_000).decode()
+    os.close(parent)
+
+    assert process.returncode == 130
+    assert "stopped by SIGINT; the tool was ended" in output
+    assert toolbox.strays() == []
+
+
+def test_version_and_help_are_there() -> None:
+    assert heddle_cli("--version").stdout.startswith("heddle ")
+    assert "Call the tool NAME of DIR" in heddle_cli("call", "-h").stdout
+
+
+def test_without_its_extra_the_command_says_which_one_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise ModuleNotFoundError('No module named click', name='click')")
+
+    done = heddle_cli("tools", tmp_path, environment={"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"})
+
+    assert (done.returncode, done.stderr) == (
+        2,
+        "heddle: the command line needs an extra: pip install 'heddle[cli]'\n",
+    )
+
+
+def test_a_reader_that_goes_away_is_no_traceback(folder: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m heddle.cli tools {folder} | true",
+        shell=True,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert "Traceback" not in done.stderr
