@@ -1,0 +1,259 @@
+"""What heddle costs, over the least that the same work can cost. A benchmark: it prints, and judges nothing.
+
+    nox -s bench            the table, and bench.json
+    nox -s bench -- --quick fewer rounds
+
+Every row is a group of its own: the two sides take turns in one run, and medians are compared, so that a machine that
+slows down slows both. The floor is `posix_spawn` of the program with three pipes, input written, output read, reaped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import attrs
+import trio
+import trio.lowlevel
+
+import heddle
+
+CAT = "/bin/cat"
+ARGUMENTS = {"query": "x"}
+REQUEST = b'{"query":"x"}'
+
+
+@attrs.frozen
+class Row:
+    """One line of the table."""
+
+    case: str
+    value: float
+    unit: str
+    bound: float | None
+    detail: str = ""
+
+
+def floor(program: str = CAT, stdin: bytes = REQUEST) -> None:
+    """Start one program and bring it to its end with nothing around it."""
+    in_r, in_w = os.pipe()
+    out_r, out_w = os.pipe()
+    err_r, err_w = os.pipe()
+    pid = os.posix_spawn(
+        program,
+        [program],
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_DUP2, in_r, 0),
+            (os.POSIX_SPAWN_DUP2, out_w, 1),
+            (os.POSIX_SPAWN_DUP2, err_w, 2),
+        ],
+    )
+    for fd in (in_r, out_w, err_w):
+        os.close(fd)
+    os.write(in_w, stdin)
+    os.close(in_w)
+    for fd in (out_r, err_r):
+        while os.read(fd, 65536):
+            pass
+        os.close(fd)
+    os.waitpid(pid, 0)
+
+
+async def run_process() -> None:
+    """Do the same with what trio has for it."""
+    await trio.run_process([CAT], stdin=REQUEST, capture_stdout=True, capture_stderr=True)
+
+
+async def seconds(step: Callable[[], Awaitable[object]]) -> float:
+    """Return what one step takes."""
+    start = time.perf_counter()
+    await step()
+    return time.perf_counter() - start
+
+
+async def interleaved(count: int, *steps: Callable[[], Awaitable[object]], idle: float = 0) -> list[float]:
+    """Return the median of each step, taken in turns."""
+    taken: list[list[float]] = [[] for _ in steps]
+    for _ in range(count):
+        for times, step in zip(taken, steps, strict=True):
+            if idle:
+                time.sleep(idle)
+            times.append(await seconds(step))
+    return [statistics.median(times) for times in taken]
+
+
+async def a_floor() -> None:
+    """Be the floor, for `interleaved`."""
+    floor()
+
+
+async def a_pause() -> None:
+    """Let everything else run, as a host does between two calls."""
+    await trio.lowlevel.checkpoint()
+
+
+def cat_registry() -> heddle.Registry:
+    """Return a catalogue of one compiled program that returns its arguments."""
+    return heddle.Registry([heddle.ToolDef(name="cat", implementation=heddle.Program(CAT))])
+
+
+async def plain_calls(count: int) -> list[Row]:
+    """Calls in a scope, back to back."""
+    async with heddle.Runner(cat_registry()) as runner, runner.scope() as scope:
+
+        async def call() -> None:
+            (await scope.call("cat", ARGUMENTS)).unwrap()
+
+        await interleaved(20, a_floor, call, run_process)
+        base, ours, trios = await interleaved(count, a_floor, call, run_process)
+        idle_base, idle_ours = await interleaved(count // 2, a_floor, call, idle=0.006)
+    return [
+        Row("plain call in a scope", ours / base, "x floor", 1.7, f"{ours * 1e3:.2f} ms, floor {base * 1e3:.2f} ms"),
+        Row("plain call in a scope", ours / trios, "x trio.run_process", 1.0, f"{trios * 1e3:.2f} ms"),
+        Row("the same, 6 ms idle before", idle_ours / idle_base, "x floor", None, f"{idle_ours * 1e3:.2f} ms"),
+    ]
+
+
+async def single_calls(count: int) -> list[Row]:
+    """Calls that each have a workspace of their own."""
+    async with heddle.Runner(cat_registry()) as runner:
+
+        async def call() -> None:
+            (await runner.call("cat", ARGUMENTS)).unwrap()
+
+        await interleaved(20, a_floor, call)
+        base, ours = await interleaved(count, a_floor, call)
+    return [Row("single call, its own workspace", ours / base, "x floor", None, f"{ours * 1e3:.2f} ms")]
+
+
+async def many_calls(rounds: int) -> list[Row]:
+    """1,000 calls, 32 at once, against a bare loop."""
+    async with heddle.Runner(cat_registry(), max_concurrent=32) as runner, runner.scope() as scope:
+
+        async def ours() -> None:
+            await _at_once(lambda: scope.call("cat", ARGUMENTS))
+
+        async def bare() -> None:
+            await _at_once(run_process)
+
+        mine, theirs = await interleaved(rounds, ours, bare)
+    return [Row("1,000 calls, 32 at once", mine / theirs, "x run_process", 0.9, f"{mine:.2f} s against {theirs:.2f} s")]
+
+
+async def _at_once(step: Callable[[], Awaitable[object]], calls: int = 1000, together: int = 32) -> None:
+    remaining = iter(range(calls))
+
+    async def work() -> None:
+        for _ in remaining:
+            await step()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(together):
+            nursery.start_soon(work)
+
+
+@heddle.tool
+async def greet(name: str, times: int = 1) -> dict[str, str]:
+    """Greet somebody."""
+    return {"greeting": f"hello {name}" * times}
+
+
+@heddle.tool(name="greet_in_a_thread")
+def greet_sync(name: str, times: int = 1) -> dict[str, str]:
+    """Greet somebody, from a thread."""
+    return {"greeting": f"hello {name}" * times}
+
+
+async def functions(count: int) -> list[Row]:
+    """Python functions, validated."""
+    async with heddle.Runner([greet, greet_sync]) as runner, runner.scope() as scope:
+
+        async def call() -> None:
+            (await scope.call("greet", {"name": "Ada", "times": 2})).unwrap()
+
+        async def call_sync() -> None:
+            (await scope.call("greet_in_a_thread", {"name": "Ada", "times": 2})).unwrap()
+
+        await interleaved(50, call, call_sync)
+        (in_place,) = await interleaved(count * 4, call)
+        (in_thread,) = await interleaved(count, call_sync)
+    return [
+        Row("async Python function, validated", in_place * 1e6, "us", 80),
+        Row("sync Python function, in a thread", in_thread * 1e6, "us", None),
+    ]
+
+
+async def opening(count: int) -> list[Row]:
+    """A runner opened, used once and closed."""
+
+    async def open_and_call() -> None:
+        async with heddle.Runner(cat_registry()) as runner:
+            (await runner.call("cat", ARGUMENTS)).unwrap()
+
+    base, ours = await interleaved(count, a_floor, open_and_call)
+    return [Row("open a runner, one call, close it", ours / base, "x floor", None, f"{ours * 1e3:.1f} ms")]
+
+
+async def importing(count: int) -> list[Row]:
+    """What ``import heddle`` adds to starting Python, with compiled bytecode."""
+    with tempfile.TemporaryDirectory() as folder:
+
+        def start(code: str) -> Callable[[], Awaitable[object]]:
+            async def step() -> None:
+                subprocess.run([sys.executable, "-c", code], check=True, cwd=folder)
+
+            return step
+
+        steps = [
+            start("pass"),
+            start("import heddle"),
+            start("from heddle import ToolDef"),
+            start("from heddle import Runner"),
+        ]
+        await interleaved(2, *steps)
+        bare, package, words, runner = await interleaved(count, *steps)
+    return [
+        Row("import heddle", (package - bare) * 1e3, "ms over bare Python", 25),
+        Row("from heddle import ToolDef", (words - bare) * 1e3, "ms over bare Python", None),
+        Row("from heddle import Runner", (runner - bare) * 1e3, "ms over bare Python", None),
+    ]
+
+
+def show(rows: list[Row]) -> None:
+    """Print the table."""
+    print(f"{'case':<36} {'measured':>28} {'bound':>7}  detail")
+    for row in rows:
+        bound = "" if row.bound is None else f"{row.bound:g}"
+        mark = " " if row.bound is None or row.value <= row.bound else "!"
+        print(f"{row.case:<36} {f'{row.value:.2f} {row.unit}':>28} {bound:>7}{mark} {row.detail}")
+
+
+async def main(*, quick: bool) -> list[Row]:
+    """Measure everything."""
+    count = 60 if quick else 250
+    rows: list[Row] = []
+    for group in (plain_calls, single_calls, functions):
+        rows += await group(count)
+    rows += await many_calls(1 if quick else 5)
+    rows += await opening(10 if quick else 40)
+    rows += await importing(10 if quick else 40)
+    return rows
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Measure what heddle costs.")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--output", type=Path, default=Path("bench.json"))
+    options = parser.parse_args()
+    table = trio.run(lambda: main(quick=options.quick))
+    show(table)
+    options.output.write_text(json.dumps([attrs.asdict(row) for row in table], indent=2) + "\n")

@@ -1,0 +1,70 @@
+"""The README does what it says: its examples run, and print what it prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+SETUP = "python3 -m venv .venv && .venv/bin/pip install -q nox && "
+
+
+def blocks(language: str) -> list[str]:
+    return [text for name, text in BLOCKS if name == language]
+
+
+def run(command: list[str], folder: Path) -> str:
+    scripts = Path(sys.executable).parent
+    environment = os.environ | {"PATH": f"{scripts}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout
+
+
+def test_the_python_example_runs_and_is_short(tmp_path: Path) -> None:
+    (example,) = blocks("python")
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+
+    output = run([sys.executable, "-c", example], tmp_path)
+
+    assert output == blocks("text")[0]
+    assert len([line for line in example.splitlines() if line.strip()]) <= 16
+
+
+def test_a_tool_of_ones_own_takes_a_minute(tmp_path: Path) -> None:
+    first, second = (block for block in blocks("sh") if "shout" in block)
+
+    outputs = [run(["sh", "-c", block], tmp_path) for block in (first, second)]
+
+    assert outputs == blocks("text")[1:]
+
+
+def test_the_two_commands_name_sessions_that_exist_and_the_gate_runs_the_second() -> None:
+    commands = [block.strip() for block in blocks("sh") if block.startswith(SETUP)]
+    sessions = [command.removeprefix(SETUP) for command in commands]
+    nox = (ROOT / "noxfile.py").read_text()
+
+    assert sessions == [".venv/bin/nox -s demo", ".venv/bin/nox -s tests"]
+    assert all(f"def {session.split()[-1]}(" in nox for session in sessions)
+    assert commands[1] in (ROOT / ".ci/run").read_text().splitlines()
+
+
+def test_links_lead_somewhere() -> None:
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
+
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
