@@ -93,6 +93,7 @@ class Runner:
         self._given_launcher = launcher
         self._max_concurrent = max_concurrent
         self._open: _Open | None = None
+        self._held: dict[str, Limits] = {}  # what each tool is held to when a call says nothing
         if launcher is None and backend is None:
             self._refuse_unheld()
 
@@ -213,8 +214,11 @@ class Runner:
         return self._open
 
     def _limits_for(self, tool: ToolDef, given: Limits | None) -> Limits:
-        declared = self.limits if tool.limits is None else tool.limits.or_else(self.limits)
-        return (declared if given is None else declared.tightened_by(given)).tightened_by(self.ceiling)
+        held = self._held.get(tool.name)
+        if held is None:
+            declared = self.limits if tool.limits is None else tool.limits.or_else(self.limits)
+            held = self._held[tool.name] = declared.tightened_by(self.ceiling)
+        return held if given is None else held.tightened_by(given)
 
 
 def _is_program(tool: ToolDef) -> bool:
@@ -255,7 +259,8 @@ class Scope:
         if isinstance(opened.launcher, (SupervisedLauncher, DirectLauncher)):
             self._session = opened.launcher
         self._backend: BackendSession | None = None
-        self._calls: dict[trio.CancelScope, trio.Event] = {}
+        self._calls: set[trio.CancelScope] = set()
+        self._idle = trio.Event()
         self._variables: dict[tuple[str, ...], dict[str, str]] = {}
         self._over = False
         self._has_survivors = False
@@ -280,8 +285,8 @@ class Scope:
             raise RunnerClosed("this scope is over: call it inside its `async with` block")
         operation_id = secrets.token_hex(16) if operation_id is None else _checked_id(operation_id)
         attempt_id = secrets.token_hex(16)
-        report = CallReport(tool=name, operation_id=operation_id, attempt_id=attempt_id)
         if name not in self.registry:
+            report = CallReport(tool=name, operation_id=operation_id, attempt_id=attempt_id)
             return attrs.evolve(self._not_callable(name), report=report)
         tool = self.registry[name]
         call = Call(
@@ -291,16 +296,18 @@ class Scope:
             limits=self._runner._limits_for(tool, limits),  # noqa: SLF001
             bare_string=bare_string,
             place=self,
-            report=report,
+            operation_id=operation_id,
+            attempt_id=attempt_id,
             began=trio.current_time(),
         )
         with trio.CancelScope() as cancelling:
-            self._calls[cancelling] = done = trio.Event()
+            self._calls.add(cancelling)
             try:
                 return await walk(call)
             finally:
-                del self._calls[cancelling]
-                done.set()
+                self._calls.discard(cancelling)
+                if self._over and not self._calls:
+                    self._idle.set()
         raise RunnerClosed("the runner or the scope was closed while this call ran; it was ended")
 
     def variables(self, inherit: tuple[str, ...]) -> dict[str, str]:
@@ -314,17 +321,23 @@ class Scope:
 
     async def launch(self, command: Command, stdin: bytes, limits: Limits) -> tuple[Exit, float]:
         """Run a program to its end when a slot is free; return that, and the seconds that it waited."""
-        began = trio.current_time()
+        assert self._session is not None  # noqa: S101 - opened with the scope, which holds a program
         if self._backend is not None:
             command = self._backend.prepare(command)
-        async with self._opened.slots:
-            waited_s = trio.current_time() - began
-            assert self._session is not None  # noqa: S101 - opened with the scope, which holds a program
-            try:
-                exit_ = await self._session.launch(command, stdin, limits)
-            except BaseException:
-                await self._kill_elsewhere(command)
-                raise
+        slots = self._opened.slots
+        began = trio.current_time()
+        try:
+            slots.acquire_nowait()  # no turn of the loop where nobody waits: starting a program takes one anyway
+        except trio.WouldBlock:
+            await slots.acquire()
+        waited_s = trio.current_time() - began
+        try:
+            exit_ = await self._session.launch(command, stdin, limits)
+        except BaseException:
+            await self._kill_elsewhere(command)
+            raise
+        finally:
+            slots.release()
         if exit_.ending not in {Ending.BY_ITSELF, Ending.NOT_STARTED}:
             await self._kill_elsewhere(command)
         self._has_survivors = self._has_survivors or bool(exit_.survivors)
@@ -368,10 +381,11 @@ class Scope:
     async def _end_calls(self) -> None:
         """Let no new call begin, end those in flight, and wait until they are gone."""
         self._over = True
-        with trio.CancelScope(shield=True):
-            for cancelling, done in list(self._calls.items()):
-                cancelling.cancel()
-                await done.wait()
+        for cancelling in self._calls:
+            cancelling.cancel()
+        if self._calls:
+            with trio.CancelScope(shield=True):
+                await self._idle.wait()
 
     async def _give_up_workspace(self) -> None:
         if self._has_survivors:

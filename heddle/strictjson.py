@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 from heddle.errors import StrictJsonError
 
-__all__ = ["JSON", "MAX_DEPTH", "MAX_DIGITS", "dumps", "is_large", "kind_of", "loads", "normalized", "same"]
+__all__ = ["JSON", "MAX_DEPTH", "MAX_DIGITS", "dumps", "encoded", "is_large", "kind_of", "loads", "normalized", "same"]
 
 JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
 
@@ -61,7 +61,12 @@ def dumps(value: object) -> bytes:
     Raises:
         StrictJsonError: With the path to what JSON cannot say.
     """
-    return _encode(normalized(value)).encode("utf-8")
+    return encoded(normalized(value))
+
+
+def encoded(value: JSON) -> bytes:
+    """Return as text what has come from `loads` or `normalized` and needs no second look."""
+    return _encode(value).encode("utf-8")
 
 
 def normalized(value: object) -> JSON:
@@ -85,6 +90,8 @@ def is_large(value: object, most: int = 2000) -> bool:
         item = waiting.pop()
         if isinstance(item, str):
             seen += len(item) // 100
+        elif item is None or isinstance(item, (int, float)):
+            continue
         elif _is_mapping(item) or _is_sequence(item):
             parts: Collection[Any] = item.values() if _is_mapping(item) else item
             seen += len(parts)
@@ -139,45 +146,71 @@ def _refuse_deep_text(raw: bytes) -> None:
 
 
 def _parsed(text: str, raw: bytes) -> JSON:
-    faults: list[_Fault] = []
+    try:
+        value: JSON = (_LONG if len(text) > MAX_DIGITS else _SHORT).decode(text)
+    except _Refused:
+        raise _refusal(text) from None
+    except json.JSONDecodeError as error:
+        raise _from_decoder(error, text) from None
+    except ValueError as error:  # a host that lowered the interpreter's own limit on digits
+        raise StrictJsonError(f"an integer that this interpreter does not convert ({error})") from None
+    if _SURROGATE_ESCAPE.search(raw):
+        return normalized(value)  # the escapes may be a proper pair; a walk tells
+    return value
 
-    def fault(what: str) -> Any:
-        faults.append(_Fault(what))
-        return faults[-1]
+
+class _Refused(Exception):
+    """Something in a text is refused; it is read again to say what and where."""
+
+
+def _refuse(what: str) -> Any:
+    raise _Refused(what)
+
+
+def _decoder(refuse: Callable[[str], Any], *, counts_digits: bool) -> json.JSONDecoder:
+    """Return a decoder that calls `refuse` with what is not strict, and puts what that returns in its place."""
 
     def pairs(items: list[tuple[str, Any]]) -> Any:
         value = dict(items)
         if len(value) == len(items):
             return value
         keys = [key for key, _ in items]
-        return fault(f"duplicate key {json.dumps(next(key for key in keys if keys.count(key) > 1))}")
+        return refuse(f"duplicate key {json.dumps(next(key for key in keys if keys.count(key) > 1))}")
 
     def number(digits: str) -> Any:
         value = float(digits)
-        return value if math.isfinite(value) else fault(f"a number too large for JSON readers ({_start(digits)})")
+        return value if math.isfinite(value) else refuse(f"a number too large for JSON readers ({_start(digits)})")
 
     def integer(digits: str) -> Any:
-        if len(digits.lstrip("-")) > MAX_DIGITS:
-            return fault(f"an integer of more than {MAX_DIGITS:,} digits")
-        return int(digits)
+        too_long = len(digits.lstrip("-")) > MAX_DIGITS
+        return refuse(f"an integer of more than {MAX_DIGITS:,} digits") if too_long else int(digits)
+
+    return json.JSONDecoder(
+        object_pairs_hook=pairs,
+        parse_float=number,
+        parse_int=integer if counts_digits else None,
+        parse_constant=lambda name: refuse(f"{name}, which is not JSON"),
+    )
+
+
+# A text that is too short to hold an integer that is too long need not be looked through for one.
+_SHORT = _decoder(_refuse, counts_digits=False)
+_LONG = _decoder(_refuse, counts_digits=True)
+
+
+def _refusal(text: str) -> StrictJsonError:
+    """Read a text that was refused once more, with marks where something is wrong, and return the first."""
+    faults: list[_Fault] = []
+
+    def mark(what: str) -> _Fault:
+        faults.append(_Fault(what))
+        return faults[-1]
 
     try:
-        value: Any = json.loads(
-            text,
-            object_pairs_hook=pairs,
-            parse_float=number,
-            parse_int=integer if len(text) > MAX_DIGITS else None,
-            parse_constant=lambda name: fault(f"{name}, which is not JSON"),
-        )
+        value = _decoder(mark, counts_digits=True).decode(text)
     except json.JSONDecodeError as error:
-        raise _from_decoder(error, text) from None
-    except ValueError as error:  # a host that lowered the interpreter's own limit on digits
-        raise StrictJsonError(f"an integer that this interpreter does not convert ({error})") from None
-    if faults:
-        raise StrictJsonError(faults[0].what, _path_of(faults[0], value))
-    if _SURROGATE_ESCAPE.search(raw):
-        return normalized(value)  # the escapes may be a proper pair; a walk tells
-    return value  # type: ignore[no-any-return]
+        return _from_decoder(error, text)
+    return StrictJsonError(faults[0].what, _path_of(faults[0], value))
 
 
 def _from_decoder(error: json.JSONDecodeError, text: str) -> StrictJsonError:
@@ -205,10 +238,10 @@ def _path_of(fault: _Fault, value: Any) -> str:
 
 
 def _normalized(value: Any, path: tuple[str | int, ...], depth: int) -> JSON:
-    if value is None or isinstance(value, bool):
-        return value
     if isinstance(value, str):
         return _text(value, path)
+    if value is None or isinstance(value, bool):
+        return value
     if isinstance(value, int):
         if abs(value) >= _TOO_MANY_DIGITS:
             raise StrictJsonError(f"an integer of more than {MAX_DIGITS:,} digits", _dotted(path))
@@ -223,7 +256,8 @@ def _normalized(value: Any, path: tuple[str | int, ...], depth: int) -> JSON:
 
 
 def _is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
-    return isinstance(value, Mapping)
+    # A dict is asked for first: asking an abstract class costs ten times as much.
+    return isinstance(value, (dict, Mapping))
 
 
 def _is_sequence(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:

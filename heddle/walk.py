@@ -22,7 +22,7 @@ from heddle.errors import StrictJsonError, ToolError
 from heddle.limits import Limits
 from heddle.process import diagnosis
 from heddle.process.values import ATTEMPT_VARIABLE, Command, Ending, Exit
-from heddle.protocol import PROTOCOLS, Reply, Request
+from heddle.protocol import PROTOCOLS, Reply, Request, WireProtocol
 from heddle.protocol.exits import text_of
 from heddle.results import CallReport, Failed, FailureKind, Returned, ToolResult, verdict
 from heddle.threads import MOST_LEFT, NO_THREAD, NOT_ENDED, in_thread
@@ -92,26 +92,31 @@ class Call:
     bare_string: bool
     place: Place
     began: float
+    operation_id: str
+    attempt_id: str
     # What is known so far; the result is made of it.
-    report: CallReport
-    started: bool = False
+    large: bool = False
+    started_at: datetime.datetime | None = None
     started_time: float = 0.0
+    report: CallReport | None = None
 
     def starts(self) -> None:
         """Note that a Python function begins now."""
-        self.started = True
+        self.started_at = datetime.datetime.now(datetime.UTC)
         self.started_time = trio.current_time()
-        self.report = attrs.evolve(
-            self.report,
-            started_at=datetime.datetime.now(datetime.UTC),
-            waited_s=self.started_time - self.began,
-            tier="in_process",
-        )
 
     def completed(self, failure: Failed) -> Failed:
         """Return `failure` with what this call knows: whether it started, whether it may be made again, its report."""
-        may = verdict(started=self.started, side_effects=self.tool.side_effects, retry=self.tool.retry)
-        return attrs.evolve(failure, started=self.started, retry=may, report=self.report)
+        started = self.started_at is not None
+        may = verdict(started=started, side_effects=self.tool.side_effects, retry=self.tool.retry)
+        return attrs.evolve(failure, started=started, retry=may, report=self.known_report)
+
+    @property
+    def known_report(self) -> CallReport:
+        """The report; while nothing has been started it has only names."""
+        if self.report is not None:
+            return self.report
+        return CallReport(tool=self.tool.name, operation_id=self.operation_id, attempt_id=self.attempt_id)
 
 
 async def walk(call: Call) -> ToolResult:
@@ -132,10 +137,7 @@ async def walk(call: Call) -> ToolResult:
             )
     if isinstance(reply, Failed):
         return call.completed(reply)
-    violations = await _aside(strictjson.is_large(reply.data), call.compiled.check_output, reply.data)
-    if violations:
-        return call.completed(_mismatch(call, violations))
-    return Returned(reply.data, call.report)
+    return Returned(reply.data, call.known_report)
 
 
 async def _aside(large: bool, step: Callable[[*Ts], T], *args: *Ts) -> T:
@@ -148,24 +150,21 @@ async def _aside(large: bool, step: Callable[[*Ts], T], *args: *Ts) -> T:
 
 async def _check_arguments(call: Call) -> dict[str, JSON] | Failed:
     given = call.arguments
-    large = len(given) > LONG_TEXT if isinstance(given, str) else strictjson.is_large(given)
-    return await _aside(large, _checked, call)
+    call.large = len(given) > LONG_TEXT if isinstance(given, str) else strictjson.is_large(given)
+    return await _aside(call.large, _checked, call)
 
 
 def _checked(call: Call) -> dict[str, JSON] | Failed:
     tool = call.tool.name
     most = call.limits.stdin_bytes
     given = call.arguments
-    too_large = Failed(
-        FailureKind.TOO_LARGE,
-        f'the arguments of tool "{tool}" are larger than the {most:,} bytes that a call may send.',
-    )
-    if isinstance(given, str) and most is not None and len(given) > most:
-        return too_large
     try:
-        arguments = _as_json(given, bare_string=call.bare_string)
-        if most is not None and len(strictjson.dumps(arguments)) > most:
-            return too_large
+        # A text that is too long is not even read.
+        too_large = isinstance(given, str) and _is_over(most, len(given))
+        arguments = None if too_large else _as_json(given, bare_string=call.bare_string)
+        if too_large or _is_over(most, len(strictjson.encoded(arguments))):
+            said = f'the arguments of tool "{tool}" are larger than the {most:,} bytes that a call may send.'
+            return Failed(FailureKind.TOO_LARGE, said)
     except StrictJsonError as error:
         return Failed(FailureKind.INVALID_INPUT, f'the arguments of tool "{tool}" are not strict JSON: {error}.')
     if not isinstance(arguments, dict):
@@ -173,6 +172,10 @@ def _checked(call: Call) -> dict[str, JSON] | Failed:
         return Failed(FailureKind.INVALID_INPUT, f'the arguments of tool "{tool}" must be an object, not {kind}.')
     checked = call.compiled.check_arguments(arguments)
     return checked if isinstance(checked, dict) else _refused(tool, checked)
+
+
+def _is_over(limit: int | None, size: int) -> bool:
+    return limit is not None and size > limit
 
 
 def _as_json(given: Mapping[str, object] | str | None, *, bare_string: bool) -> JSON:
@@ -206,8 +209,8 @@ def _refused(tool: str, violations: tuple[Violation, ...]) -> Failed:
 async def _run_program(call: Call, program: Program, arguments: dict[str, JSON]) -> Reply | Failed:
     protocol = PROTOCOLS[program.protocol]
     request = _request(call, program, arguments)
-    stdin = await _aside(strictjson.is_large(arguments), protocol.encode, request)
-    if call.limits.stdin_bytes is not None and len(stdin) > call.limits.stdin_bytes:
+    stdin = await _aside(call.large, protocol.encode, request)
+    if _is_over(call.limits.stdin_bytes, len(stdin)):
         return Failed(
             FailureKind.TOO_LARGE,
             f'the request to tool "{call.tool.name}" takes {len(stdin):,} bytes; '
@@ -216,10 +219,15 @@ async def _run_program(call: Call, program: Program, arguments: dict[str, JSON])
     command = _command(call, program)
     exit_, waited_s = await call.place.launch(command, stdin, call.limits)
     exit_ = _explained(exit_, command)
-    call.started = exit_.ending is not Ending.NOT_STARTED
-    reply = await _aside(len(exit_.stdout) > LONG_TEXT, protocol.decode, exit_, request)
+    call.started_at = None if exit_.ending is Ending.NOT_STARTED else exit_.started_at
+    reply = await _aside(len(exit_.stdout) > LONG_TEXT, _decoded, call, protocol, exit_, request)
     call.report = _report(call, exit_, waited_s, failed=isinstance(reply, Failed))
     return reply
+
+
+def _decoded(call: Call, protocol: WireProtocol, exit_: Exit, request: Request) -> Reply | Failed:
+    reply = protocol.decode(exit_, request)
+    return reply if isinstance(reply, Failed) else _checked_output(call, reply)
 
 
 def _request(call: Call, program: Program, arguments: dict[str, JSON]) -> Request:
@@ -229,8 +237,8 @@ def _request(call: Call, program: Program, arguments: dict[str, JSON]) -> Reques
         tool_id=program.tool_id or call.tool.name,
         revision=call.tool.revision,
         action=program.action or call.tool.name,
-        operation_id=call.report.operation_id,
-        attempt_id=call.report.attempt_id,
+        operation_id=call.operation_id,
+        attempt_id=call.attempt_id,
         limits=call.limits,
     )
 
@@ -239,8 +247,8 @@ def _command(call: Call, program: Program) -> Command:
     """Return the command that starts the tool, with all that it may know of its call."""
     identity = {
         "HEDDLE_TOOL": call.tool.name,
-        "HEDDLE_OPERATION_ID": call.report.operation_id,
-        ATTEMPT_VARIABLE: call.report.attempt_id,
+        "HEDDLE_OPERATION_ID": call.operation_id,
+        ATTEMPT_VARIABLE: call.attempt_id,
     }
     return Command(
         argv=(str(program.path), *program.args),
@@ -262,17 +270,20 @@ def _explained(exit_: Exit, command: Command) -> Exit:
 
 
 def _report(call: Call, exit_: Exit, waited_s: float, *, failed: bool) -> CallReport:
-    return attrs.evolve(
-        call.report,
-        started_at=exit_.started_at if call.started else None,
+    started = call.started_at is not None
+    return CallReport(
+        tool=call.tool.name,
+        operation_id=call.operation_id,
+        attempt_id=call.attempt_id,
+        started_at=call.started_at,
         waited_s=waited_s,
         duration_s=exit_.duration_s,
         exit_status=exit_.status,
         signal=exit_.signal,
         stdout_head=text_of(exit_.stdout[: HEAD_CHARS * 4])[:HEAD_CHARS] if failed else "",
         stderr_tail=text_of(exit_.stderr),
-        tier=call.place.tier if call.started else None,
-        guarantees=call.place.guarantees if call.started else {},
+        tier=call.place.tier if started else None,
+        guarantees=call.place.guarantees if started else {},
         left_behind=exit_.left_behind,
         survivors=exit_.survivors,
         truncated=exit_.truncated,
@@ -293,7 +304,7 @@ async def _call_function(call: Call, function: Function, arguments: dict[str, JS
     try:
         prepared: dict[str, Any] = arguments
         if function.prepare is not None:
-            prepared = await _aside(strictjson.is_large(arguments), function.prepare, arguments)
+            prepared = await _aside(call.large, function.prepare, arguments)
     except ArgumentsRefused as refused:
         return _refused(call.tool.name, refused.violations)
     if function.context is not None:
@@ -302,8 +313,16 @@ async def _call_function(call: Call, function: Function, arguments: dict[str, JS
         outcome = await _outcome(call, function, prepared)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool raises is its failure, not the host's
         outcome = _raised(call, error)
-    if call.started:
-        call.report = attrs.evolve(call.report, duration_s=trio.current_time() - call.started_time)
+    if call.started_at is not None:
+        call.report = CallReport(
+            tool=call.tool.name,
+            operation_id=call.operation_id,
+            attempt_id=call.attempt_id,
+            started_at=call.started_at,
+            waited_s=call.started_time - call.began,
+            duration_s=trio.current_time() - call.started_time,
+            tier="in_process",
+        )
     if isinstance(outcome, Failed):
         return outcome
     return await _aside(strictjson.is_large(outcome.value), _result, call, function, outcome.value)
@@ -334,7 +353,7 @@ def _context(call: Call) -> ToolContext:
     def open_workspace() -> Path:
         return call.place.workspace.path
 
-    return ToolContext(call.report.operation_id, call.report.attempt_id, open_workspace)
+    return ToolContext(call.operation_id, call.attempt_id, open_workspace)
 
 
 def _late(call: Call, *, still_running: bool) -> Failed:
@@ -375,21 +394,25 @@ def _result(call: Call, function: Function, value: object) -> Reply | Failed:
         wrapped = not isinstance(data, dict) if function.wrap is None else function.wrap
         if wrapped:
             data = {"result": data}
-        size = len(strictjson.dumps(data))
+        size = len(strictjson.encoded(data))
     except StrictJsonError as error:
         return Failed(FailureKind.INVALID_OUTPUT, f'tool "{tool}" returned what JSON cannot say: {error}.')
     except Exception as error:  # noqa: BLE001 - a result's own code may do anything while it is taken apart
         return Failed(FailureKind.INVALID_OUTPUT, f'tool "{tool}" returned what cannot be turned into JSON: {error}.')
     most = call.limits.stdout_bytes
-    if most is not None and size > most:
+    if _is_over(most, size):
         return Failed(FailureKind.TOO_LARGE, f'tool "{tool}" returned {size:,} bytes; a result may have {most:,}.')
-    return Reply(data)
+    return _checked_output(call, Reply(data))
 
 
 # Results
 
 
-def _mismatch(call: Call, violations: tuple[Violation, ...]) -> Failed:
+def _checked_output(call: Call, reply: Reply) -> Reply | Failed:
+    """Return the reply if its data is what the tool has declared."""
+    violations = call.compiled.check_output(reply.data)
+    if not violations:
+        return reply
     first, *others = violations
     more = f" (and {len(others)} more)" if others else ""
     return Failed(

@@ -48,6 +48,10 @@ LATE_OUTPUT_SECONDS = 0.1
 # A message beyond this goes by file: a packet has to fit the socket's buffer.
 LARGEST_PACKET = 60_000
 CHUNK = 65536
+# 4096: what an empty pipe takes even where its owner has too many of them. Source: pipe(7), "Pipe capacity".
+SMALLEST_PIPE = 4096
+# A pipe holds at most 1 MiB unless root has said otherwise: sixteen chunks of each of two, and their ends.
+LAST_READS = 20
 
 
 class SupervisedLauncher:
@@ -172,13 +176,11 @@ class _Flight:
                 our_end, their_end = (writer, reader) if place == 0 else (reader, writer)
                 self.pipes[our_end] = place
                 theirs.append(their_end)
-                os.set_blocking(our_end, False)
                 if place:
+                    # Read only where there is something to read, so that it need not be made non-blocking.
                     self.line.epoll.register(our_end, select.EPOLLIN)
                 else:
-                    self._write(our_end)
-                    if our_end in self.pipes:
-                        self.line.epoll.register(our_end, select.EPOLLOUT)
+                    self._begin_to_write(our_end)
             send_launch(self.line.socket, encode_launch(self.command, self.limits), theirs)
         finally:
             for fd in theirs:
@@ -278,6 +280,14 @@ class _Flight:
         except OSError:
             pass  # it does not listen; the next step does not need it
 
+    def _begin_to_write(self, fd: int) -> None:
+        """Write what a pipe takes at once, which is nearly always all of it."""
+        if len(self.stdin) > SMALLEST_PIPE:
+            os.set_blocking(fd, False)
+        self._write(fd)
+        if fd in self.pipes:
+            self.line.epoll.register(fd, select.EPOLLOUT)
+
     def _write(self, fd: int) -> None:
         try:
             while self.stdin:
@@ -288,14 +298,9 @@ class _Flight:
             pass
         self._close(fd)
 
-    def _read(self, fd: int, place: int) -> bool:
-        """Read one chunk; return whether there may be another."""
-        try:
-            chunk = os.read(fd, CHUNK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            chunk = b""
+    def _read(self, fd: int, place: int) -> None:
+        """Read one chunk of a pipe that has one, or its end."""
+        chunk = os.read(fd, CHUNK)
         (self.out if place == 1 else self.err).take(chunk)
         if place == 1 and self.out.full and self.step is _Step.RUNNING:
             self.ending = Ending.STDOUT_FULL
@@ -304,7 +309,6 @@ class _Flight:
             self._close(fd)
             if place == 1 and self.step is _Step.LATE_OUTPUT:
                 self._force()
-        return bool(chunk)
 
     def _close(self, fd: int) -> None:
         del self.pipes[fd]
@@ -317,13 +321,15 @@ class _Flight:
     def close(self) -> None:
         """Read what is left in the pipes, close them, and give the line back."""
         self.ended = trio.current_time()
-        for fd, place in list(self.pipes.items()):
-            # A pipe's worth: more can only come from outside of the tree that has just ended.
-            for _ in range(16 if place else 0):
-                if not self._read(fd, place):
-                    break
-            if fd in self.pipes:
-                self._close(fd)
+        # A few pipes' worth: more can only come from outside of the tree that has just ended.
+        for _ in range(LAST_READS):
+            ready = [fd for fd, _ in self.line.epoll.poll(0) if self.pipes.get(fd)]
+            if not ready:
+                break
+            for fd in ready:
+                self._read(fd, self.pipes[fd])
+        for fd in list(self.pipes):
+            self._close(fd)
         if self.lost or not self.line.watch.is_sound():
             self.lost = True
             self.line.close()

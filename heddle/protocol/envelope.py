@@ -25,7 +25,7 @@ PROTOCOL_VERSION = 1
 
 def encode(request: Request) -> bytes:
     """Return the request as one JSON document, without a newline."""
-    return strictjson.dumps(
+    return strictjson.encoded(
         {
             "protocolVersion": PROTOCOL_VERSION,
             "toolId": request.tool_id,

@@ -18,7 +18,7 @@ __all__ = ["decode", "encode"]
 
 def encode(request: Request) -> bytes:
     """Return the arguments as one JSON document, without a newline."""
-    return strictjson.dumps(request.arguments)
+    return strictjson.encoded(request.arguments)
 
 
 def decode(exit: Exit, request: Request) -> Reply | Failed:  # noqa: A002 - the word of the walk
