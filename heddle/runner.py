@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import sys
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib import import_module
@@ -283,8 +282,9 @@ class Scope:
         self._runner._opened()  # noqa: SLF001 - one room
         if self._over:
             raise RunnerClosed("this scope is over: call it inside its `async with` block")
-        operation_id = secrets.token_hex(16) if operation_id is None else _checked_id(operation_id)
-        attempt_id = secrets.token_hex(16)
+        fresh = os.urandom(32).hex()
+        operation_id = fresh[:32] if operation_id is None else _checked_id(operation_id)
+        attempt_id = fresh[32:]
         if name not in self.registry:
             report = CallReport(tool=name, operation_id=operation_id, attempt_id=attempt_id)
             return attrs.evolve(self._not_callable(name), report=report)

@@ -153,16 +153,18 @@ class _Flight:
 
     def __attrs_post_init__(self) -> None:
         """Make the pipes and send the program on its way; on an error nothing is left of it."""
-        self.out = Head(self.limits.stdout_bytes or 0)
-        self.err = Tail(self.limits.stderr_bytes or 0)
         self.was_received = self.line.pid > 0
-        self.started_at = datetime.datetime.now(datetime.UTC)
         self.started = trio.current_time()
         self.step_ends = self.started + (self.limits.wall_seconds or math.inf)
         try:
             self._send_off()
-        except BrokenPipeError:  # the keeper is gone: its line says so at once
-            pass
+            # From here on the keeper is at work, and what is left to do costs no time.
+            self.started_at = datetime.datetime.now(datetime.UTC)
+            self.out = Head(self.limits.stdout_bytes or 0)
+            self.err = Tail(self.limits.stderr_bytes or 0)
+            for fd, place in self.pipes.items():
+                # Read only where there is something to read, so that it need not be made non-blocking.
+                self.line.epoll.register(fd, select.EPOLLIN if place else select.EPOLLOUT)
         except BaseException:
             self.lost = True
             self.close()
@@ -176,12 +178,11 @@ class _Flight:
                 our_end, their_end = (writer, reader) if place == 0 else (reader, writer)
                 self.pipes[our_end] = place
                 theirs.append(their_end)
-                if place:
-                    # Read only where there is something to read, so that it need not be made non-blocking.
-                    self.line.epoll.register(our_end, select.EPOLLIN)
-                else:
+                if place == 0:
                     self._begin_to_write(our_end)
             send_launch(self.line.socket, encode_launch(self.command, self.limits), theirs)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the keeper is gone: its line says so at once
         finally:
             for fd in theirs:
                 os.close(fd)
@@ -285,8 +286,6 @@ class _Flight:
         if len(self.stdin) > SMALLEST_PIPE:
             os.set_blocking(fd, False)
         self._write(fd)
-        if fd in self.pipes:
-            self.line.epoll.register(fd, select.EPOLLOUT)
 
     def _write(self, fd: int) -> None:
         try:
@@ -344,7 +343,7 @@ class _Flight:
         known: dict[str, Any] = {
             "stdout": bytes(self.out.kept),
             "stderr": bytes(self.err.kept),
-            "truncated": frozenset(name for name, end in (("stdout", self.out), ("stderr", self.err)) if end.full),
+            "truncated": _TRUNCATED[self.out.full, self.err.full],
             "duration_s": self.ended - self.started,
             "started_at": self.started_at,
             "survivors": survivors,
@@ -368,6 +367,14 @@ class _Flight:
         if status < 0:
             return Exit(ending=ending, signal=_signal_name(-status), **known)
         return Exit(ending=ending, status=status, **known)
+
+
+_TRUNCATED = {
+    (False, False): frozenset[str](),
+    (True, False): frozenset({"stdout"}),
+    (False, True): frozenset({"stderr"}),
+    (True, True): frozenset({"stdout", "stderr"}),
+}
 
 
 def encode_launch(command: Command, limits: Limits) -> bytes:
