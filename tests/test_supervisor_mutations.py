@@ -6,6 +6,7 @@ Each fault is one edit of its source; a check that holds for the real one must f
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 import trio
 
 import heddle
-from heddle.process import guard, supervised, supervisor
+from heddle.process import guard, supervised, supervisor, sweep
 from tests.support import SUPERVISOR, Toolbox, descendants_of, processes_with, wait_until
 
 Check = Callable[[Toolbox], Awaitable[None]]
@@ -125,6 +126,40 @@ def _kill_a_host(toolbox: Toolbox) -> None:
         host.kill()
         host.wait()
         host.stdout.close()
+
+
+async def test_a_process_that_cannot_be_killed_is_named_in_time_and_its_workspace_is_left(
+    toolbox: Toolbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stuck in the kernel, say: here nobody's SIGKILL does anything. Who is fine goes on."""
+    source = Path(supervisor.__file__).read_text()
+    kill = "                os.kill(pid, signal.SIGKILL)\n            except (ProcessLookupError"
+    powerless = tmp_path / "supervisor.py"
+    powerless.write_text(source.replace(kill, kill.replace("os.kill(pid, signal.SIGKILL)", "pass")))
+    monkeypatch.setattr(guard, "PROGRAM", powerless)
+    monkeypatch.setattr(sweep, "_kill", lambda _pid, _attempt_id: None)
+    toolbox.sh("deaf", "trap '' TERM; echo $$ >&2; while :; do sleep {long}; done")
+    toolbox.sh("good", "echo '{}'")
+
+    async with heddle.Runner(toolbox.registry()) as runner:
+        async with runner.scope() as scope:
+            began = time.monotonic()
+            stuck = await scope.call("deaf", limits=heddle.Limits(wall_seconds=0.3))
+            took = time.monotonic() - began
+            path = scope.workspace.path
+        alive = toolbox.strays()
+        good = await runner.call("good")
+
+    assert isinstance(stuck, heddle.Failed)
+    assert stuck.kind == "timed_out"
+    assert took < 0.3 + 2.5
+    assert {int(stuck.report.stderr_tail), *alive} <= set(stuck.report.survivors)
+    assert path.is_dir()
+    assert good == heddle.Returned({})
+    monkeypatch.undo()
+    for pid in stuck.report.survivors:
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(path)
 
 
 FAULTS: dict[str, tuple[str, str, Check]] = {

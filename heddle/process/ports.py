@@ -74,7 +74,7 @@ class BackendSession(Protocol):
     async def kill(self, attempt_id: str) -> None:
         """End what a call has started outside of the process tree of its command, a container for instance.
 
-        Called after the command was ended by force or cancelled, and never waited for longer than 0.25 s.
+        Called after the command was ended by force or cancelled, and never waited for longer than 0.2 s.
         """
         ...
 

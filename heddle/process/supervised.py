@@ -41,8 +41,10 @@ __all__ = ["FORCE_SECONDS", "GRACE_SECONDS", "LATE_OUTPUT_SECONDS", "SupervisedL
 
 # 2 s: time to remove a lock file, not to finish the work.
 GRACE_SECONDS = 2.0
-# 0.25 s for SIGKILL to do its work, and as much again when the keeper itself had to be killed.
-FORCE_SECONDS = 0.25
+# 0.2 s for SIGKILL to do its work, 0.15 s more when the keeper itself had to be killed: with the last sweep's 0.1 s
+# that is less than the half second that a call may take beyond deadline and grace.
+FORCE_SECONDS = 0.2
+KEEPER_SECONDS = 0.15
 # 100 ms: a shell's ``exec > >(tee log)`` writes its last lines after the shell has ended.
 LATE_OUTPUT_SECONDS = 0.1
 # A message beyond this goes by file: a packet has to fit the socket's buffer.
@@ -261,7 +263,7 @@ class _Flight:
                 self._force()
             case _Step.FORCED:
                 self.line.watch.kill_keeper(self.line)
-                self.step, self.step_ends = _Step.KEEPER_KILLED, trio.current_time() + FORCE_SECONDS
+                self.step, self.step_ends = _Step.KEEPER_KILLED, trio.current_time() + KEEPER_SECONDS
             case _:
                 self.stuck = self.lost = True
                 self.step = _Step.OVER

@@ -19,8 +19,8 @@ from heddle.threads import in_thread
 
 __all__ = ["end_attempt", "processes_of"]
 
-# 0.2 s: inside the half second that a call may take beyond its deadline and grace.
-SWEEP_SECONDS = 0.2
+# 0.1 s: inside the half second that a call may take beyond its deadline and grace.
+SWEEP_SECONDS = 0.1
 
 
 async def end_attempt(attempt_id: str, stuck_below: int = 0) -> tuple[int, ...]:
