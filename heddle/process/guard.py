@@ -108,6 +108,12 @@ class Watch:
             state = supervisor.state_of(self.pid)
             return state is not None and state[0] not in "TZ"
 
+    def why_it_ended(self) -> str:
+        """Return why a supervisor ended that had nothing to do yet, as far as it could say."""
+        self._listen()
+        why = self.last_words or "The host's Python or its installation of heddle is broken"
+        return f"the supervisor ends as soon as it is started. {why}"
+
     def close(self) -> None:
         """End the supervisor; everything below it ends with it."""
         if self.ended:
@@ -116,15 +122,21 @@ class Watch:
         for line in [*self.idle]:
             line.close()
         self.idle.clear()
-        try:
-            self.last_words = self.control.recv(supervisor.PACKET)[1:].decode("utf-8", "replace")
-        except OSError:
-            pass  # it said nothing, as it should
+        self._listen()
         try:
             self.control.shutdown(socket.SHUT_RDWR)
         except OSError:
             pass
         self.control.close()
+
+    def _listen(self) -> None:
+        # Twice: one that died with our messages unread gives an error first, and then what it said.
+        for _ in range(2):
+            try:
+                said = self.control.recv(supervisor.PACKET)[1:].decode("utf-8", "replace")
+            except OSError:
+                continue  # it said nothing, as it should, or is closed
+            self.last_words = said or self.last_words
 
     def kill(self) -> None:
         """End a supervisor that cannot be trusted any more; its keepers notice and end their calls."""
@@ -180,7 +192,7 @@ class Guard:
                 self.lose(watch)
             if not last_try:
                 watch = self.start()
-        raise GuardError(f"the supervisor ends as soon as it is started. {watch.last_words}".rstrip())
+        raise GuardError(watch.why_it_ended())
 
     def give_back(self, line: Line) -> None:
         """Keep a line for the next call, or let its keeper go."""
@@ -259,9 +271,11 @@ def _started() -> Watch:
             setsigmask=(),
             setsigdef=_ALL_SIGNALS,
         )
-    except OSError as error:
+    except BaseException as error:
         near.close()
-        raise GuardError(f"the supervisor cannot be started: {error}") from error
+        if isinstance(error, OSError):
+            raise GuardError(f"the supervisor cannot be started: {error}") from error
+        raise
     finally:
         far.close()
         if host >= 0:

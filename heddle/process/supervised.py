@@ -331,8 +331,10 @@ class _Flight:
                 self._read(fd, self.pipes[fd])
         for fd in list(self.pipes):
             self._close(fd)
-        if self.lost or not self.line.watch.is_sound():
+        if not self.line.watch.is_sound():
             self.lost = True
+            self.guard.lose(self.line.watch)
+        if self.lost:
             self.line.close()
         else:
             self.guard.give_back(self.line)
@@ -354,12 +356,8 @@ class _Flight:
         if self.error is not None:
             return Exit(ending=Ending.NOT_STARTED, error_number=self.error[0], error=self.error[1])
         if not self.was_received:
-            words = self.line.watch.last_words
-            return Exit(
-                ending=Ending.NOT_STARTED,
-                error_number=errno.ECHILD,
-                error=f"the supervisor ends as soon as it is started. {words}".rstrip(),
-            )
+            why = self.line.watch.why_it_ended()
+            return Exit(ending=Ending.NOT_STARTED, error_number=errno.ECHILD, error=why)
         if self.lost:
             # What came first is the reason; a keeper that does not answer after the deadline is only its consequence.
             by_itself = self.ending is Ending.BY_ITSELF
