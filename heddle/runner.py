@@ -32,7 +32,7 @@ from heddle.walk import Call, walk
 from heddle.workspace import Workspace
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
     from typing import Self
 
     from heddle.process import Backend, BackendSession, Command, LauncherSession
@@ -191,11 +191,14 @@ class Runner:
         """Open a scope for calls of the tools that are `wanted`."""
         workspace = Workspace(label, registry) if given is None else given
         scope = Scope(self, opened, registry, workspace)
+        place = scope._place  # noqa: SLF001 - one room
         opened.scopes.add(scope)
         try:
             async with AsyncExitStack() as stack:
                 if any(_is_program(registry[name]) for name in wanted):
-                    await scope._open_session(stack, self._backend)  # noqa: SLF001 - one room
+                    await place.open_session(
+                        stack, opened.launcher, self._backend, lambda: self._confinement(workspace, registry)
+                    )
                 try:
                     yield scope
                 finally:
@@ -203,7 +206,20 @@ class Runner:
         finally:
             opened.scopes.discard(scope)
             if given is None:
-                await scope._give_up_workspace()  # noqa: SLF001
+                await place.give_up_workspace()
+
+    def _confinement(self, workspace: Workspace, registry: Registry) -> Confinement:
+        """Return what calls of these tools may use."""
+        programs = [tool.implementation.path for tool in registry if isinstance(tool.implementation, Program)]
+        return Confinement(
+            workspace=workspace.path,
+            grants=(
+                Grant(workspace.path, "rw"),
+                Grant(workspace.bin.parent, "ro"),
+                *(Grant(path, "ro") for path in programs),
+            ),
+            limits=self.ceiling,
+        )
 
     def _opened(self) -> _Open:
         if self._open is None:
@@ -243,31 +259,21 @@ class _Open:
 
 
 class Scope:
-    """The time in which calls share a workspace and a session. Comes from `Runner.scope`."""
+    """The time in which calls share a workspace and a session. Comes from `Runner.scope`.
+
+    Attributes:
+        registry: What can be called in it.
+        workspace: The directory that the calls share; made when its `path` is first asked for.
+    """
 
     def __init__(self, runner: Runner, opened: _Open, registry: Registry, workspace: Workspace) -> None:
         self.registry = registry
-        self.threads = opened.threads
-        self.tier = opened.launcher.tier
-        self.guarantees = opened.launcher.guarantees
-        self._workspace = workspace
+        self.workspace = workspace
         self._runner = runner
-        self._opened = opened
-        # Ours is its own session: unconfined calls share nothing but the supervisor.
-        self._session: LauncherSession | None = None
-        if isinstance(opened.launcher, (SupervisedLauncher, DirectLauncher)):
-            self._session = opened.launcher
-        self._backend: BackendSession | None = None
+        self._place = _Place(runner, opened, workspace)
         self._calls: set[trio.CancelScope] = set()
         self._idle = trio.Event()
-        self._variables: dict[tuple[str, ...], dict[str, str]] = {}
         self._over = False
-        self._has_survivors = False
-
-    @property
-    def workspace(self) -> Workspace:
-        """The directory that the calls share; made when its `path` is first asked for."""
-        return self._workspace
 
     async def call(
         self,
@@ -295,7 +301,7 @@ class Scope:
             arguments=arguments,
             limits=self._runner._limits_for(tool, limits),  # noqa: SLF001
             bare_string=bare_string,
-            place=self,
+            place=self._place,
             operation_id=operation_id,
             attempt_id=attempt_id,
             began=trio.current_time(),
@@ -309,65 +315,6 @@ class Scope:
                 if self._over and not self._calls:
                     self._idle.set()
         raise RunnerClosed("the runner or the scope was closed while this call ran; it was ended")
-
-    def variables(self, inherit: tuple[str, ...]) -> dict[str, str]:
-        """Return what a program that asks for `inherit` gets; the host's variables as they were at its first call."""
-        known = self._variables.get(inherit)
-        if known is None:
-            known = self._runner.environment.variables(inherit, confined=self._backend is not None)
-            known |= self.workspace.variables(known["PATH"])
-            self._variables[inherit] = known
-        return known
-
-    async def launch(self, command: Command, stdin: bytes, limits: Limits) -> tuple[Exit, float]:
-        """Run a program to its end when a slot is free; return that, and the seconds that it waited."""
-        assert self._session is not None  # noqa: S101 - opened with the scope, which holds a program
-        if self._backend is not None:
-            command = self._backend.prepare(command)
-        slots = self._opened.slots
-        began = trio.current_time()
-        try:
-            slots.acquire_nowait()  # no turn of the loop where nobody waits: starting a program takes one anyway
-        except trio.WouldBlock:
-            await slots.acquire()
-        waited_s = trio.current_time() - began
-        try:
-            exit_ = await self._session.launch(command, stdin, limits)
-        except BaseException:
-            await self._kill_elsewhere(command)
-            raise
-        finally:
-            slots.release()
-        if exit_.ending not in {Ending.BY_ITSELF, Ending.NOT_STARTED}:
-            await self._kill_elsewhere(command)
-        self._has_survivors = self._has_survivors or bool(exit_.survivors)
-        return exit_, waited_s
-
-    async def _kill_elsewhere(self, command: Command) -> None:
-        """Have the backend end what it started outside of the tree that was ended."""
-        if self._backend is not None:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + FORCE_SECONDS):
-                await self._backend.kill(command.attempt_id)
-
-    async def _open_session(self, stack: AsyncExitStack, backend: Backend | None) -> None:
-        """Open what a custom launcher or backend keeps for the time of the scope."""
-        if backend is None and self._session is not None:
-            return
-        confinement = Confinement(
-            workspace=self.workspace.path, grants=tuple(self._grants()), limits=self._runner.ceiling
-        )
-        if backend is not None:
-            self._backend = await stack.enter_async_context(backend.open(confinement))
-            self.tier, self.guarantees = backend.name, backend.guarantees
-        else:
-            self._session = await stack.enter_async_context(self._opened.launcher.session(confinement))
-
-    def _grants(self) -> Iterator[Grant]:
-        yield Grant(self.workspace.path, "rw")
-        yield Grant(self.workspace.bin.parent, "ro")
-        for tool in self.registry:
-            if isinstance(tool.implementation, Program):
-                yield Grant(tool.implementation.path, "ro")
 
     def _not_callable(self, name: str) -> Failed:
         if name in self._runner.registry:
@@ -387,7 +334,75 @@ class Scope:
             with trio.CancelScope(shield=True):
                 await self._idle.wait()
 
-    async def _give_up_workspace(self) -> None:
+
+class _Place:
+    """Where the calls of one scope are run: its session, its share of the slots, its workspace."""
+
+    def __init__(self, runner: Runner, opened: _Open, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.threads = opened.threads
+        self.tier = opened.launcher.tier
+        self.guarantees = opened.launcher.guarantees
+        self._environment = runner.environment
+        self._slots = opened.slots
+        # Ours is its own session: unconfined calls share nothing but the supervisor.
+        self._session: LauncherSession | None = None
+        if isinstance(opened.launcher, (SupervisedLauncher, DirectLauncher)):
+            self._session = opened.launcher
+        self._backend: BackendSession | None = None
+        self._variables: dict[tuple[str, ...], dict[str, str]] = {}
+        self._has_survivors = False
+
+    async def open_session(
+        self, stack: AsyncExitStack, launcher: Launcher, backend: Backend | None, confinement: Callable[[], Confinement]
+    ) -> None:
+        """Open what a custom launcher or backend keeps for the time of the scope."""
+        if backend is not None:
+            self._backend = await stack.enter_async_context(backend.open(confinement()))
+            self.tier, self.guarantees = backend.name, backend.guarantees
+        elif self._session is None:
+            self._session = await stack.enter_async_context(launcher.session(confinement()))
+
+    def variables(self, inherit: tuple[str, ...]) -> dict[str, str]:
+        """Return what a program that asks for `inherit` gets; the host's variables as they were at its first call."""
+        known = self._variables.get(inherit)
+        if known is None:
+            known = self._environment.variables(inherit, confined=self._backend is not None)
+            known |= self.workspace.variables(known["PATH"])
+            self._variables[inherit] = known
+        return known
+
+    async def launch(self, command: Command, stdin: bytes, limits: Limits) -> tuple[Exit, float]:
+        """Run a program to its end when a slot is free; return that, and the seconds that it waited."""
+        assert self._session is not None  # noqa: S101 - opened with the scope, which holds a program
+        if self._backend is not None:
+            command = self._backend.prepare(command)
+        began = trio.current_time()
+        try:
+            self._slots.acquire_nowait()  # no turn of the loop where nobody waits: starting a program takes one anyway
+        except trio.WouldBlock:
+            await self._slots.acquire()
+        waited_s = trio.current_time() - began
+        try:
+            exit_ = await self._session.launch(command, stdin, limits)
+        except BaseException:
+            await self._kill_elsewhere(command)
+            raise
+        finally:
+            self._slots.release()
+        if exit_.ending not in {Ending.BY_ITSELF, Ending.NOT_STARTED}:
+            await self._kill_elsewhere(command)
+        self._has_survivors = self._has_survivors or bool(exit_.survivors)
+        return exit_, waited_s
+
+    async def _kill_elsewhere(self, command: Command) -> None:
+        """Have the backend end what it started outside of the tree that was ended."""
+        if self._backend is not None:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + FORCE_SECONDS):
+                await self._backend.kill(command.attempt_id)
+
+    async def give_up_workspace(self) -> None:
+        """Remove the workspace, unless something that could not be ended still works in it."""
         if self._has_survivors:
             self.workspace.leave()
         else:
