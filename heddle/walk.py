@@ -47,6 +47,9 @@ Ts = TypeVarTuple("Ts")
 HEAD_CHARS = 2000
 # Longer texts are checked in a thread: parsing and checking them takes milliseconds.
 LONG_TEXT = 16_384
+# Where a pattern takes more than linear time, ten values or a thousand characters take tens of milliseconds.
+SLOW_TEXT = 1000
+SLOW_PLACES = 10
 
 
 class Place(Protocol):
@@ -145,12 +148,19 @@ async def _aside(large: bool, step: Callable[[*Ts], T], *args: *Ts) -> T:
     return await in_thread(step, *args) if large else step(*args)
 
 
+def _takes_long(call: Call, value: object) -> bool:
+    """Return whether judging a value may take longer than a moment."""
+    if isinstance(value, (str, bytes)):
+        return len(value) > (SLOW_TEXT if call.compiled.is_slow else LONG_TEXT)
+    return strictjson.is_large(value, SLOW_PLACES) if call.compiled.is_slow else strictjson.is_large(value)
+
+
 # Arguments
 
 
 async def _check_arguments(call: Call) -> dict[str, JSON] | Failed:
     given = call.arguments
-    call.large = len(given) > LONG_TEXT if isinstance(given, str) else strictjson.is_large(given)
+    call.large = _takes_long(call, given)
     return await _aside(call.large, _checked, call)
 
 
@@ -220,7 +230,7 @@ async def _run_program(call: Call, program: Program, arguments: dict[str, JSON])
     exit_, waited_s = await call.place.launch(command, stdin, call.limits)
     exit_ = _explained(exit_, command)
     call.started_at = None if exit_.ending is Ending.NOT_STARTED else exit_.started_at
-    reply = await _aside(len(exit_.stdout) > LONG_TEXT, _decoded, call, protocol, exit_, request)
+    reply = await _aside(_takes_long(call, exit_.stdout), _decoded, call, protocol, exit_, request)
     call.report = _report(call, exit_, waited_s, failed=isinstance(reply, Failed))
     return reply
 
@@ -325,7 +335,7 @@ async def _call_function(call: Call, function: Function, arguments: dict[str, JS
         )
     if isinstance(outcome, Failed):
         return outcome
-    return await _aside(strictjson.is_large(outcome.value), _result, call, function, outcome.value)
+    return await _aside(_takes_long(call, outcome.value), _result, call, function, outcome.value)
 
 
 async def _outcome(call: Call, function: Function, prepared: Mapping[str, Any]) -> _Value | Failed:

@@ -368,3 +368,26 @@ def test_a_process_limit_on_a_function_is_a_definition_error() -> None:
     by_hand = heddle.ToolDef(name="big", implementation=heddle.Function(print), limits=heddle.Limits(cpu_seconds=1))
     with pytest.raises(heddle.DefinitionError, match="cpu_seconds"):
         heddle.Registry([by_hand])
+
+
+async def test_a_pattern_that_takes_time_is_tried_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty texts of a thousand characters: each a few milliseconds, together too long for the loop."""
+    schema = {"type": "object", "properties": {"names": {"items": {"type": "string", "pattern": "[a-z]+@[a-z]+"}}}}
+    tried_in: set[int] = set()
+
+    def note(arguments: object) -> bool:
+        tried_in.add(threading.get_ident())
+        return True
+
+    tool = heddle.ToolDef(
+        name="names",
+        input_schema=schema,
+        implementation=heddle.Function(lambda **_: None),
+        validation=heddle.Validation(rules=(heddle.Rule("note", note, ""),)),
+    )
+
+    results = [await call(tool, {"names": names}) for names in (["a@b"], ["a" * 995 + "@b"] * 20)]
+
+    assert results == [heddle.Returned({"result": None})] * 2
+    assert len(tried_in) == 2
+    assert threading.get_ident() in tried_in

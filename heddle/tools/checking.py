@@ -22,6 +22,11 @@ __all__ = ["Checker", "CompiledTool", "compile_tool", "failure_text"]
 class Checker(Protocol):
     """What judges a value: a `SchemaChecker` or a `FieldChecker`."""
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether even a short text may take milliseconds, because a pattern is tried on it."""
+        ...
+
     def filled(self, value: JSON) -> JSON:
         """Return `value` with its defaults filled in."""
         ...
@@ -44,6 +49,11 @@ class CompiledTool:
     tool: ToolDef
     arguments: Checker
     output: Checker | None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether judging a few hundred characters may take milliseconds."""
+        return self.arguments.is_slow or (self.output is not None and self.output.is_slow)
 
     def check_arguments(self, arguments: dict[str, JSON]) -> dict[str, JSON] | tuple[Violation, ...]:
         """Return the arguments with their defaults, or all that is wrong with them. `arguments` stay as they were.

@@ -133,6 +133,8 @@ class FieldChecker:
     Null counts as absent. A boolean is never a number.
     """
 
+    is_slow = False
+
     def __init__(self, fields: Mapping[str, FieldDef], *, strict: bool) -> None:
         """Check `fields`.
 

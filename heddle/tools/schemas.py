@@ -21,7 +21,7 @@ from heddle.tools.defaults import Defaults
 from heddle.tools.definition import Violation
 from heddle.tools.faults import violation_of
 from heddle.tools.keywords import in_our_words
-from heddle.tools.patterns import LONGEST, safe_pattern
+from heddle.tools.patterns import LONGEST, SafePattern, safe_pattern
 from heddle.tools.quick import quick_check
 from heddle.tools.subschemas import Outline, outline_of
 
@@ -70,7 +70,7 @@ class SchemaChecker:
         for found in by_reference:
             _refuse_malformed(found.schema, base, found.path)
         _keep_to_one_draft(outline, base)
-        longest_name = _check_patterns(outline)
+        longest_name, self.is_slow = _check_patterns(outline)
         self._defaults = Defaults(schema, outline)
         newest = base is validators.Draft202012Validator
         self._quick = quick_check(schema, outline) if newest else None
@@ -170,20 +170,25 @@ def _is_type(name: str, base: Any) -> bool:
     return True
 
 
-def _check_patterns(outline: Outline) -> int:
-    """Refuse patterns that are not safe; return the longest property name that every pattern may be tried on."""
-    longest = LONGEST[1]
+def _check_patterns(outline: Outline) -> tuple[int, bool]:
+    """Refuse patterns that are not safe.
+
+    Returns:
+        The longest property name that every pattern may be tried on, and whether any takes more than linear time.
+    """
+    for_names: list[SafePattern] = []
+    for_texts: list[SafePattern] = []
     for found in outline.values():
         by_name: Iterable[str] = found.schema.get("patternProperties", ())
-        for text in by_name:
-            longest = min(longest, _checked(text, (*found.path, "patternProperties")))
+        for_names += [_checked(text, (*found.path, "patternProperties")) for text in by_name]
         if "pattern" in found.schema:
-            _checked(found.schema["pattern"], (*found.path, "pattern"))
-    return longest
+            for_texts.append(_checked(found.schema["pattern"], (*found.path, "pattern")))
+    longest = min((pattern.longest for pattern in for_names), default=LONGEST[1])
+    return longest, any(pattern.cost > 1 for pattern in [*for_names, *for_texts])
 
 
-def _checked(text: str, path: wording.Path) -> int:
+def _checked(text: str, path: wording.Path) -> SafePattern:
     try:
-        return safe_pattern(text).longest
+        return safe_pattern(text)
     except DefinitionError as error:
         raise DefinitionError(f"at {wording.in_schema(path)}: {error}") from None
