@@ -121,7 +121,7 @@ class Returned:
 
     @property
     def ok(self) -> Literal[True]:
-        """Always true: tells `Returned` from `Failed` in an ``if``."""
+        """Always true. To tell the two apart for a type checker, use ``match``, `isinstance` or ``ok is True``."""
         return True
 
     def unwrap(self) -> JSON:
@@ -160,7 +160,7 @@ class Failed:
 
     @property
     def ok(self) -> Literal[False]:
-        """Always false: tells `Failed` from `Returned` in an ``if``."""
+        """Always false. To tell the two apart for a type checker, use ``match``, `isinstance` or ``ok is True``."""
         return False
 
     def unwrap(self) -> NoReturn:
@@ -183,9 +183,17 @@ class Failed:
     def for_model(self, max_chars: int = 8000) -> str:
         """Return what a model should read to correct itself, at most `max_chars` characters."""
         text = f"The call failed ({self.kind}{f', {self.code}' if self.code else ''}): {self.message}"
+        return _shortened("\n".join([text, *self.advice()]), max_chars)
+
+    def advice(self) -> list[str]:
+        """Return what belongs below the message, a line each: every violation if there are several, and a warning."""
+        violations = self.details.get("violations")
+        lines: list[str] = []
+        if isinstance(violations, list) and len(violations) > 1:
+            lines = [f"- {_violation(each)}" for each in violations if isinstance(each, dict)]
         if self.retry == "blocked":
-            text += "\nIt may have had an effect. Check what happened before you call it again."
-        return _shortened(text, max_chars)
+            lines.append("It is not declared safe to repeat: check what happened before you call it again.")
+        return lines
 
 
 ToolResult: TypeAlias = Returned | Failed
@@ -207,6 +215,11 @@ def _shortened(text: str, max_chars: int) -> str:
         return text
     kept = max(0, max_chars - len(_missing(len(text))))
     return (text[:kept] + _missing(len(text) - kept))[: max(0, max_chars)]
+
+
+def _violation(violation: dict[str, JSON]) -> str:
+    path, message = violation.get("path"), violation.get("message")
+    return f"{path}: {message}" if path else f"{message}"
 
 
 def _missing(count: int) -> str:

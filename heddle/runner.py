@@ -18,7 +18,7 @@ import trio
 
 from heddle.environment import Environment
 from heddle.errors import DefinitionError, RunnerClosed, SandboxUnavailable, WrongProcess
-from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, Limits
+from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, PROCESS_LIMITS, Limits
 from heddle.process import Launcher
 from heddle.process.direct import DirectLauncher
 from heddle.process.guard import GuardError
@@ -82,6 +82,9 @@ class Runner:
             raise SandboxUnavailable("sandbox", "this version has none; leave it out, or confine calls with backend=…")
         if backend is not None and launcher is not None:
             raise DefinitionError("give a backend or a launcher: a launcher starts programs in its own way")
+        for name, value in (("limits", limits), ("ceiling", ceiling)):
+            if not isinstance(value, Limits):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+                raise DefinitionError(f"Runner({name}=…) takes Limits, not {value!r:.60}")
         if max_concurrent < 1:
             raise ValueError(f"max_concurrent must be at least 1, not {max_concurrent}")
         self.registry = registry if isinstance(registry, Registry) else Registry(registry)
@@ -229,6 +232,10 @@ class Runner:
         return self._open
 
     def _limits_for(self, tool: ToolDef, given: Limits | None) -> Limits:
+        if given is not None and isinstance(tool.implementation, Function):
+            for name in PROCESS_LIMITS:
+                if getattr(given, name) is not None:
+                    raise SandboxUnavailable(f"limits.{name}", f'"{tool.name}" is a Python function; leave it out')
         held = self._held.get(tool.name)
         if held is None:
             declared = self.limits if tool.limits is None else tool.limits.or_else(self.limits)

@@ -11,6 +11,7 @@ import datetime
 import logging
 import math
 import os
+import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
 
@@ -384,7 +385,16 @@ def _raised(call: Call, raised: BaseException) -> Failed:
     logger.debug("tool %s raised", call.tool.name, exc_info=error)
     text = f": {error}" if str(error) else ""
     said = f'tool "{call.tool.name}" raised {type(error).__name__}{text}'
-    return Failed(FailureKind.CRASHED, said, code=type(error).__name__)
+    return Failed(FailureKind.CRASHED, said, code=type(error).__name__, details={"raised_in": _place_of(error)})
+
+
+def _place_of(error: BaseException) -> str:
+    """Return where an exception was raised, by module and line: a host's paths are nobody's business."""
+    places = list(traceback.walk_tb(error.__traceback__))
+    if not places:
+        return ""
+    frame, line = places[-1]
+    return f"{frame.f_globals.get('__name__', '?')}:{line} in {frame.f_code.co_qualname}"
 
 
 def _alone(error: BaseException) -> BaseException:

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from heddle.workspace.removal import remove_tree
 from tests.support import Toolbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _skipped: list[str] = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tmp_of_the_session() -> Iterator[None]:
+    """Hosts that are killed on purpose leave their workspaces: here, where they are removed with the rest."""
+    folder = tempfile.mkdtemp(prefix="heddle-tests-")
+    Path(folder).chmod(0o711)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
+    remove_tree(Path(folder))
 
 
 @pytest.fixture

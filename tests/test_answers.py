@@ -159,6 +159,10 @@ CANNOT_START: dict[str, tuple[bytes, str]] = {
         b"#!/usr/bin/env -S X=1 nosuch -u\n",
         "tool needs nosuch, which is not on the tool's PATH. Install it, or change the #! line",
     ),
+    "two words for env": (
+        b"#!/usr/bin/env python3 -u\n",
+        "line 1 of tool hands 'python3 -u' to env as one word. Write #!/usr/bin/env -S python3 -u",
+    ),
     "no #! line": (
         b"echo '{}'\n",
         "line 1 of tool is no #! line, so the system does not know what runs it. Add one, like #!/bin/sh",

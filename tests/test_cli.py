@@ -8,6 +8,7 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,9 @@ def test_tools_are_listed_a_line_each(folder: Path) -> None:
     done = heddle_cli("tools", folder)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "echo\ttext, times?, mood?, rest?\tSay it again.\nfail\tany\t\nwait\tany\t\n"
+    assert (
+        done.stdout == "echo\ttext, times?, mood?, rest?\tSay it again.\nfail\t(undeclared)\t\nwait\t(undeclared)\t\n"
+    )
 
 
 def test_tools_are_a_table_on_a_terminal(folder: Path) -> None:
@@ -75,7 +78,7 @@ def test_tools_are_a_table_on_a_terminal(folder: Path) -> None:
 
     assert "Tool" in text
     assert "Description" in text
-    assert ["fail", "any"] in [line.split() for line in text.splitlines()]
+    assert ["fail", "(undeclared)"] in [line.split() for line in text.splitlines()]
 
 
 def test_tools_are_json_for_programs(folder: Path) -> None:
@@ -131,7 +134,7 @@ Retry:        idempotent
 """
     )
     assert json.loads(heddle_cli("describe", folder, "echo", "--json").stdout)["title"] == "Echo"
-    assert "any object" in heddle_cli("describe", folder, "fail").stdout
+    assert "(undeclared: any object)" in heddle_cli("describe", folder, "fail").stdout
 
 
 def test_an_unknown_tool_is_a_failed_call(folder: Path) -> None:
@@ -171,11 +174,11 @@ def test_a_failed_call_exits_with_1_and_explains_itself(folder: Path) -> None:
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr == (
         'failed (crashed): tool "fail" exited with status 3.\nIts standard error ends with:\nwhy\n'
-        "It may have had an effect: check before you call it again.\n"
+        "It is not declared safe to repeat: check what happened before you call it again.\n"
     )
     assert invalid.returncode == 1
     assert "(and 2 more)\n" in invalid.stderr
-    assert {line.partition(":")[0] for line in invalid.stderr.splitlines()[1:]} == {"  text", "  times", "  mood"}
+    assert {line.partition(":")[0] for line in invalid.stderr.splitlines()[1:]} == {"- text", "- times", "- mood"}
     assert (not_an_object.returncode, not_an_object.stderr) == (
         1,
         'failed (invalid_input): the arguments of tool "echo" must be an object, not an array.\n',
@@ -253,7 +256,7 @@ def test_variables_reach_tools_only_when_they_are_allowed(folder: Path, toolbox:
     assert allowed.stdout == '{"key": "secret"}\n'
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_the_tool_and_is_told_to_the_shell(
     folder: Path, toolbox: Toolbox, number: signal.Signals, status: int
 ) -> None:
@@ -292,6 +295,33 @@ def test_ctrl_c_at_a_terminal_reaches_the_tool_only_through_heddle(folder: Path,
     assert process.returncode == 130
     assert "stopped by SIGINT; the tool was ended" in output
     assert toolbox.strays() == []
+
+
+def test_an_impatient_ctrl_c_changes_nothing(folder: Path, toolbox: Toolbox) -> None:
+    toolbox.sh("deaf", "trap '' TERM; while :; do sleep {long}; done")
+    process = subprocess.Popen(
+        [*HEDDLE, "call", str(folder), "deaf"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert wait_until(toolbox.strays, 10)
+
+    for _ in range(4):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    stdout, stderr = process.communicate(timeout=10)
+
+    assert (process.returncode, stdout, stderr) == (130, "", "stopped by SIGINT; the tool was ended\n")
+    assert toolbox.strays() == []
+
+
+def test_notes_about_other_tools_stay_out_of_a_call(folder: Path, toolbox: Toolbox) -> None:
+    toolbox.add("forgotten.sh", "#!/bin/sh\n", mode=0o644)
+
+    called = heddle_cli("call", folder, "echo", '{"text": "a"}')
+    missing = heddle_cli("call", folder, "forgotten")
+
+    assert called.stderr == ""
+    assert missing.stderr.startswith("note: ")
+    assert "chmod +x" in missing.stderr
 
 
 def test_version_and_help_are_there() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -437,3 +438,17 @@ def test_a_thousand_tools_are_found_quickly(tmp_path: Path) -> None:
 
     assert time.perf_counter() - started < 1.0
     assert len(registry) == 1000
+
+
+def test_a_type_that_looks_like_a_slip_of_the_pen_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "tool").write_text("#!/bin/sh\n")
+    (tmp_path / "tool").chmod(0o755)
+    fields = {"a": {"type": "str"}, "b": {"type": "array", "items": {"type": "interger"}}, "c": {"type": "date"}}
+    (tmp_path / "tool.tool.json").write_text(json.dumps({"input": {**fields, "d": {"type": "colour"}}}))
+
+    notices = discover_tools(tmp_path).notices
+
+    assert [(notice.code, notice.message) for notice in notices] == [
+        ("unknown_type", 'a: type "str" checks nothing; did you mean "string"?'),
+        ("unknown_type", 'b.items: type "interger" checks nothing; did you mean "integer"?'),
+    ]

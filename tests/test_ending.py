@@ -221,7 +221,7 @@ ATTACKS = {
     "kills its parent": "kill -KILL $PPID; sleep {long}",
     "stops its parent": "kill -STOP $PPID; sleep {long}",
     "kills the supervisor": _SUPERVISOR_PID + "kill -KILL $S; sleep {long}",
-    "stops the supervisor": _SUPERVISOR_PID + "kill -STOP $S; echo '{}'",
+    "stops the supervisor": _SUPERVISOR_PID + "kill -STOP $S; sleep 0.1; echo '{}'",
     "kills both": _SUPERVISOR_PID + "kill -KILL $S $PPID; sleep {long}",
     "kills its parent and leaves a session": "setsid sleep {long} & kill -KILL $PPID; sleep {long}",
 }

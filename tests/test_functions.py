@@ -85,12 +85,14 @@ async def test_an_exception_is_a_crash_with_its_class_as_code() -> None:
     async def fail() -> None:
         raise LookupError("no such loom")
 
+    code = fail.function.__code__
     result = await call(fail)
 
     assert result == heddle.Failed(
         heddle.FailureKind.CRASHED,
         'tool "fail" raised LookupError: no such loom',
         code="LookupError",
+        details={"raised_in": f"{__name__}:{code.co_firstlineno + 2} in {code.co_qualname}"},
         started=True,
         retry="blocked",
     )
@@ -356,6 +358,16 @@ async def test_large_arguments_and_results_do_not_hold_the_loop() -> None:
 
     assert result == heddle.Returned({"result": items})
     assert beats > 3
+
+
+async def test_a_process_limit_on_a_call_of_a_function_is_refused() -> None:
+    @heddle.tool
+    def nothing() -> None:
+        """Do nothing."""
+
+    async with heddle.Runner([nothing]) as runner:
+        with pytest.raises(heddle.SandboxUnavailable, match="is a Python function"):
+            await runner.call("nothing", limits=heddle.Limits(memory_bytes=10**9))
 
 
 def test_a_process_limit_on_a_function_is_a_definition_error() -> None:

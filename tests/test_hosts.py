@@ -236,7 +236,7 @@ def parent_of(pid: int) -> int:
 def test_a_host_that_ignores_sigchld_can_run_tools(toolbox: Toolbox) -> None:
     """Then the kernel reaps the supervisor, and nobody can ask for its state."""
     toolbox.sh("quick", "echo '{}'")
-    toolbox.sh("attack", "kill -STOP $(awk '{print $4}' /proc/$PPID/stat); echo '{}'")
+    toolbox.sh("attack", "kill -STOP $(awk '{print $4}' /proc/$PPID/stat); sleep 0.1; echo '{}'")
     source = """
         import signal, sys, trio, heddle
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)

@@ -36,13 +36,33 @@ def run(command: list[str], folder: Path) -> str:
 
 
 def test_the_python_example_runs_and_is_short(tmp_path: Path) -> None:
-    (example,) = blocks("python")
+    example, _ = blocks("python")
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
 
     output = run([sys.executable, "-c", example], tmp_path)
 
     assert output == blocks("text")[0]
     assert len([line for line in example.splitlines() if line.strip()]) <= 16
+
+
+def test_the_scope_example_hands_a_file_from_one_tool_to_the_next(tmp_path: Path) -> None:
+    _, example = blocks("python")
+    (tmp_path / "fetch").write_text("#!/bin/sh\ncat > table.json; echo '{}'\n")
+    (tmp_path / "summarise").write_text("#!/bin/sh\nsed 's/table/text/' table.json\n")
+    for name in ("fetch", "summarise"):
+        (tmp_path / name).chmod(0o755)
+    program = f"""
+import heddle, sys, trio
+{example}
+async def main():
+    async with heddle.Runner(heddle.discover_tools(sys.argv[1])) as runner:
+        print(await report(runner))
+trio.run(main)
+"""
+
+    output = run([sys.executable, "-c", program, str(tmp_path)], tmp_path)
+
+    assert output == "looms\n"
 
 
 def test_a_tool_of_ones_own_takes_a_minute(tmp_path: Path) -> None:
@@ -64,7 +84,10 @@ def test_the_two_commands_name_sessions_that_exist_and_the_gate_runs_the_second(
 
 
 def test_links_lead_somewhere() -> None:
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    links = [
+        (page, link) for page in pages for link in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in link
+    ]
 
     assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert [link for page, link in links if not (page.parent / link).exists()] == []

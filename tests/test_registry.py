@@ -237,3 +237,10 @@ def test_the_repr_names_some_tools_and_counts_the_rest() -> None:
 
     assert repr(registry) == "Registry(t0, t1, t2, t3, t4, t5, t6, t7 and 2 more; notices: 1)"
     assert repr(Registry([SEARCH, PAY])) == "Registry(search, pay)"
+
+
+def test_a_folder_is_no_list_of_tools_and_a_text_no_list_of_names() -> None:
+    with pytest.raises(DefinitionError, match=r"discover_tools\('tools'\)"):
+        Registry("tools")  # type: ignore[arg-type]
+    with pytest.raises(DefinitionError, match="a list, not the one text 'shout'"):
+        Registry().restrict("shout")

@@ -247,7 +247,7 @@ def test_a_model_reads_what_it_can_act_on() -> None:
     assert returned.for_model(0) == ""
     assert failed.for_model() == (
         "The call failed (tool_error, no_loom): no loom\n"
-        "It may have had an effect. Check what happened before you call it again."
+        "It is not declared safe to repeat: check what happened before you call it again."
     )
     assert heddle.Failed(heddle.FailureKind.DENIED, "no").for_model() == "The call failed (denied): no"
 

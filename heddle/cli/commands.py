@@ -1,7 +1,7 @@
 """The commands. Data goes to standard output, everything else to standard error.
 
 Exit status: 0 returned, 1 a failed call, 2 usage, an unreadable folder, a broken definition, malformed JSON;
-130 after Ctrl-C, 143 after SIGTERM.
+130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP.
 """
 
 from __future__ import annotations
@@ -34,11 +34,16 @@ if TYPE_CHECKING:
 
 __all__ = ["heddle"]
 
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit status: 0 returned; 1 failed; 2 usage, an unreadable folder, a broken definition or malformed JSON; "
+    "128 and the signal's number when stopped by one (130 after Ctrl-C).",
+)
 @click.version_option(package_name="heddle", message="%(package)s %(version)s")
 def heddle() -> None:
     """Run tools: executables that read one JSON object and write one."""
@@ -66,7 +71,7 @@ def tools(folder: Path, *, as_json: bool) -> None:
 def describe(folder: Path, name: str, *, as_json: bool) -> None:
     """Show the tool NAME of DIR as its callers see it."""
     with _faults_of_the_user():
-        tool = _tool(_read(folder), name)
+        tool = _tool(_read(folder, name), name)
     if as_json:
         _print(views.tool_as_json(tool))
     else:
@@ -77,7 +82,9 @@ def describe(folder: Path, name: str, *, as_json: bool) -> None:
 @_FOLDER
 @click.argument("name")
 @click.argument("arguments", required=False, metavar="[JSON | @FILE | -]")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Stop the tool after this time; can only tighten.")
+@click.option(
+    "--timeout", type=float, metavar="SECONDS", help="Stop the tool earlier than its own limit, or the default of 30 s."
+)
 @click.option("--allow-env", multiple=True, metavar="NAME", help="Let tools see this variable. May be repeated.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result, with its report.")
 def call(
@@ -87,8 +94,10 @@ def call(
 
     The arguments are one JSON object: as text, from a file, or from standard input. None means {}.
     """
+    if timeout is not None and not timeout > 0:
+        raise click.BadParameter("must be greater than 0", param_hint="--timeout")
     with _faults_of_the_user():
-        runner = Runner(_read(folder), environment=Environment(allow=allow_env or None))
+        runner = Runner(_read(folder, name), environment=Environment(allow=allow_env or None))
         given = _arguments(arguments)
         limits = Limits(wall_seconds=timeout)
     result = _run(runner, name, given, limits)
@@ -106,20 +115,26 @@ def _run(runner: Runner, name: str, arguments: JSON, limits: Limits) -> ToolResu
     stopped_by = 0
     result: ToolResult | None = None
 
-    async def make_the_call(nursery: trio.Nursery) -> None:
+    async def make_the_call(calling: trio.CancelScope, listening: trio.CancelScope) -> None:
         nonlocal result
-        async with runner:
-            result = await runner.call(name, _as_given(arguments), limits=limits)
-        nursery.cancel_scope.cancel()
+        try:
+            with calling:
+                async with runner:
+                    result = await runner.call(name, _as_given(arguments), limits=limits)
+        finally:
+            listening.cancel()
 
     async def main() -> None:
         nonlocal stopped_by
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        calling, listening = trio.CancelScope(), trio.CancelScope()
+        # Listening goes on to the very end: a second Ctrl-C while the tool is being ended changes nothing.
+        with trio.open_signal_receiver(*_STOPPING) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(make_the_call, nursery)
-                async for number in signals:
-                    stopped_by = number
-                    nursery.cancel_scope.cancel()
+                nursery.start_soon(make_the_call, calling, listening)
+                with listening:
+                    async for number in signals:
+                        stopped_by = stopped_by or number
+                        calling.cancel()
 
     with _faults_of_the_user():
         trio.run(main, strict_exception_groups=True)
@@ -147,10 +162,12 @@ def _arguments(text: str | None) -> JSON:
     return strictjson.loads(data) if data.strip() else {}
 
 
-def _read(folder: Path) -> Registry:
+def _read(folder: Path, name: str | None = None) -> Registry:
+    """Read the tools of a folder; say what was left out, or what of it concerns the one tool that was asked for."""
     registry = discover_tools(folder)
     for notice in registry.notices:
-        click.echo(f"note: {notice}", err=True)
+        if name is None or Path(notice.path).name.partition(".")[0] == name.partition(".")[0]:
+            click.echo(f"note: {notice}", err=True)
     return registry
 
 

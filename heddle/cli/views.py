@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heddle.limits import Limits
 from heddle.tools.definition import Program
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def tool_as_json(tool: ToolDef) -> dict[str, JSON]:
         "revision": tool.revision,
         "annotations": _plain(tool.annotations),
         "protocol": None if program is None else program.protocol,
+        "inheritEnv": [] if program is None else [*program.inherit_env],
+        "limits": {name: value for name, value in (tool.limits or Limits()).items() if value is not None},
         "origin": tool.origin,
     }
 
@@ -69,30 +72,28 @@ def print_tool(tool: ToolDef) -> None:
     for name, schema in properties.items():
         click.echo(f"  {name}: {_argument(schema, is_required=name in required)}")
     if not properties:
-        click.echo("  any object")
+        click.echo("  (undeclared: any object)")
     program = tool.implementation
     if isinstance(program, Program):
         click.echo(f"\nProgram:      {program.path} ({program.protocol} protocol)")
+        if program.inherit_env:
+            click.echo(f"Asks for:     {', '.join(program.inherit_env)}")
+    if tool.limits is not None:
+        limits = [f"{name} {value:g}" for name, value in tool.limits.items() if value is not None]
+        click.echo(f"Limits:       {', '.join(limits)}")
     click.echo(f"Side effects: {tool.side_effects}\nRetry:        {tool.retry}")
 
 
 def failure_text(failure: Failed) -> str:
     """Return a failure for a person."""
-    text = f"failed ({failure.kind}): {failure.message}"
-    violations = failure.details.get("violations")
-    if isinstance(violations, list) and len(violations) > 1:
-        lines = [f"  {each['path']}: {each['message']}" for each in violations if isinstance(each, Mapping)]
-        text += "\n" + "\n".join(lines)
-    if failure.retry == "blocked":
-        text += "\nIt may have had an effect: check before you call it again."
-    return text
+    return "\n".join([f"failed ({failure.kind}): {failure.message}", *failure.advice()])
 
 
 def _signature(tool: ToolDef) -> str:
     """Return ``text, limit?``."""
     required: list[str] = tool.input_schema.get("required", [])
     properties: dict[str, Any] = tool.input_schema.get("properties", {})
-    return ", ".join(name if name in required else f"{name}?" for name in properties) or "any"
+    return ", ".join(name if name in required else f"{name}?" for name in properties) or "(undeclared)"
 
 
 def _argument(schema: Any, *, is_required: bool) -> str:

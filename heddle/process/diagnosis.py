@@ -57,11 +57,15 @@ def why_interpreter_failed(path: str, search_path: str) -> str | None:
     arguments = [word for word in words[1:] if not word.startswith(b"-") and b"=" not in word]
     if not arguments:
         return None
+    name = Path(path).name
     if first.endswith(b"\r"):
-        return _carriage_return(Path(path).name)
+        return _carriage_return(name)
+    if len(words) > 2 and not words[1].startswith(b"-"):  # noqa: PLR2004 - env and one word
+        rest = os.fsdecode(b" ".join(words[1:]))
+        return f"line 1 of {name} hands {rest!r} to env as one word. Write #!/usr/bin/env -S {rest}"
     program = os.fsdecode(arguments[0])
     if shutil.which(program, path=search_path) is None:
-        return f"{Path(path).name} needs {program}, which is not on the tool's PATH. Install it, or change the #! line"
+        return f"{name} needs {program}, which is not on the tool's PATH. Install it, or change the #! line"
     return None
 
 

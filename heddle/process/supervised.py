@@ -47,6 +47,8 @@ FORCE_SECONDS = 0.2
 KEEPER_SECONDS = 0.15
 # 100 ms: a shell's ``exec > >(tee log)`` writes its last lines after the shell has ended.
 LATE_OUTPUT_SECONDS = 0.1
+# 10 ms from closing its output to being gone: more than any process needs, less than anybody notices.
+ENDING_SECONDS = 0.01
 # A message beyond this goes by file: a packet has to fit the socket's buffer.
 LARGEST_PACKET = 60_000
 CHUNK = 65536
@@ -309,7 +311,8 @@ class _Flight:
         if not chunk:
             self._close(fd)
             if place == 1 and self.step is _Step.LATE_OUTPUT:
-                self._force()
+                # What has just let go of it is probably ending, and need not be killed for being slow.
+                self.step_ends = min(self.step_ends, trio.current_time() + ENDING_SECONDS)
 
     def _close(self, fd: int) -> None:
         del self.pipes[fd]

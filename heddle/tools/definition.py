@@ -177,7 +177,8 @@ class Program:
     Attributes:
         path: The file. It is started as it is, never through a shell.
         args: Fixed arguments; a call's arguments come on standard input.
-        protocol: ``plain``: arguments in, one object out. ``envelope``: a request in, ``{"ok": …}`` out.
+        protocol: ``plain``: arguments in, one object out, where printing nothing is the empty object. ``envelope``: a
+            request in, ``{"ok": …}`` out.
         inherit_env: Names of variables that the tool asks for; the host's `Environment` decides.
         tool_id: For the envelope; the tool's name where it is None.
         action: For the envelope; the tool's name where it is None.

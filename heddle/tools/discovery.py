@@ -13,6 +13,7 @@ import attrs
 from heddle.errors import DefinitionError
 from heddle.tools.definition import TOOL_NAME, Notice, Program, ToolDef
 from heddle.tools.documents import read_start, shown
+from heddle.tools.fields import unchecked_types
 from heddle.tools.registry import Registry
 from heddle.tools.sidecars import load_sidecar, sidecar_stem
 
@@ -61,6 +62,7 @@ def discover_tools(folder: str | os.PathLike[str], *, strict: bool = False) -> R
     tools = _named_once([*described, *plain], notices)
     programs = {tool.implementation.path for tool in tools if isinstance(tool.implementation, Program)}
     notices += [remark for file in files if file.path in programs and (remark := _remark(file)) is not None]
+    notices += [notice for tool in tools for notice in _misspelt_types(tool)]
     notices.sort(key=lambda notice: notice.path)
     if strict and notices:
         raise DefinitionError("\n".join(map(str, notices)))
@@ -188,6 +190,13 @@ def _named_once(offers: Iterable[_Offer], notices: list[Notice]) -> list[ToolDef
             named = f'the name "{offer.tool.name}" is taken by {shown(first.path.name)}, which comes first; rename one'
             notices.append(_notice(offer.path, "name_taken", f"{shown(offer.path.name)} is left out: {named}"))
     return [offer.tool for offer in taken.values()]
+
+
+def _misspelt_types(tool: ToolDef) -> Iterator[Notice]:
+    """Yield what passes unchecked because its type looks like a slip of the pen."""
+    for place, word, meant in unchecked_types(tool.input_fields or {}):
+        if meant:
+            yield Notice(tool.origin, "unknown_type", f'{place}: type "{word}" checks nothing; did you mean "{meant}"?')
 
 
 def _remark(file: _File) -> Notice | None:

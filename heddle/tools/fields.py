@@ -17,12 +17,14 @@ from heddle.tools.jsontypes import copied, is_mapping
 if TYPE_CHECKING:
     from heddle.strictjson import JSON
 
-__all__ = ["FieldChecker", "fields_from_document", "schema_of"]
+__all__ = ["FieldChecker", "fields_from_document", "schema_of", "unchecked_types"]
 
 _TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array"})
 # What JSON Schema 2020-12 knows as a format of strings, apart from patterns, pointers and templates.
 _FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "idn-email", "idn-hostname", "ipv4", "ipv6",
                       "iri", "iri-reference", "time", "uri", "uri-reference", "uuid"})  # fmt: skip
+_PYTHON_TYPES = {"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array",
+                 "dict": "object"}  # fmt: skip
 # 60 levels: each takes two of a schema, of which JSON lets there be 128.
 _DEEPEST = 60
 _KEYS = ("type", "description", "required", "default", "enum", "fields", "items")
@@ -35,6 +37,21 @@ def schema_of(fields: Mapping[str, FieldDef]) -> dict[str, Any]:
         DefinitionError: A field is not well formed; it is named.
     """
     return _object_schema(_own_copy(fields, ()))
+
+
+def unchecked_types(fields: Mapping[str, FieldDef], path: wording.Path = ()) -> Iterator[tuple[str, str, str]]:
+    """Yield the fields whose type is not known, so that everything passes: where, the word, and the one that was meant.
+
+    The last is empty where nothing is close.
+    """
+    for name, field in fields.items():
+        here = (*path, name)
+        if field.type not in _TYPES | _FORMATS:
+            meant = _PYTHON_TYPES.get(field.type) or wording.near(field.type, sorted(_TYPES)) or ""
+            yield wording.at(here), field.type, meant
+        yield from unchecked_types(field.fields or {}, here)
+        if field.items is not None:
+            yield from unchecked_types({"items": field.items}, here)
 
 
 def _object_schema(fields: Mapping[str, FieldDef]) -> dict[str, Any]:

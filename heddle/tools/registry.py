@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from typing import TYPE_CHECKING
 
 import attrs
@@ -53,6 +54,8 @@ class Registry:
         Raises:
             DefinitionError: Two have one name, a schema is wrong, or a tool asks for what cannot be had.
         """
+        if isinstance(tools, (str, os.PathLike)):
+            raise DefinitionError(f"a registry takes tools: read a folder with discover_tools({str(tools)!r:.200})")
         entries: dict[str, _Entry] = {}
         for tool in tools:
             _register(tool, entries)
@@ -122,6 +125,8 @@ class Registry:
             DefinitionError: There is no tool of that name; close ones are named. It is no KeyError, because the names
                 come from whoever configures the host, and a misspelt one would silently take a tool away.
         """
+        if isinstance(names, str):
+            raise DefinitionError(f"names of tools are a list, not the one text {names!r:.60}")
         wanted = dict.fromkeys(names)
         for name in wanted:
             if name not in self._entries:
