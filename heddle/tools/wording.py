@@ -59,9 +59,6 @@ _ARTICLES = {
     "null": "null",
 }
 
-# A boolean is a number to Python, so it comes first.
-_KINDS = (("a boolean", bool), ("a number", (int, float)), ("a string", str), ("an array", list), ("an object", dict))
-
 
 def at(path: Iterable[str | int]) -> str:
     """Return ``address.city``, ``tags[2]`` or ``["a b"].x``."""
@@ -108,10 +105,9 @@ def kind_of(value: JSON) -> str:
     """Return what `value` is: ``a string``, ``null``."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value).replace("nan", "NaN")
-    for name, kinds in _KINDS:
-        if isinstance(value, kinds):
-            return name
-    return "null" if value is None else f"a value of type {type(value).__name__}"
+    if value is None or isinstance(value, (str, int, float, list, dict)):
+        return strictjson.kind_of(value)
+    return f"a value of type {type(value).__name__}"
 
 
 def wrong_type(wanted: Sequence[str], value: JSON) -> str:
