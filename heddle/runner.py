@@ -7,6 +7,7 @@ share one workspace and one session. Whatever either of them starts is gone when
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -39,6 +40,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Runner", "Scope"]
 
+logger = logging.getLogger("heddle")
+
+# 0.05 s: a thousand files, and inside the half second that a call may take beyond its deadline and grace.
+REMOVAL_SECONDS = 0.05
 # Longer than any id in use; it has to fit an environment variable and a request.
 ID_CHARS = 255
 # An unknown name comes from a model and may be anything; this much of it is shown.
@@ -136,6 +141,7 @@ class Runner:
         for scope in list(opened.scopes):
             await scope._end_calls()  # noqa: SLF001 - one room
         await opened.stack.aclose()
+        await opened.removals.wait()
 
     async def call(
         self,
@@ -208,7 +214,7 @@ class Runner:
                     await scope._end_calls()  # noqa: SLF001
         finally:
             opened.scopes.discard(scope)
-            if given is None:
+            if given is None and opened.pid == os.getpid():  # a forked child that unwinds has only copies
                 await place.give_up_workspace()
 
     def _confinement(self, workspace: Workspace, registry: Registry) -> Confinement:
@@ -253,6 +259,41 @@ def _our_launcher() -> AbstractAsyncContextManager[SupervisedLauncher | DirectLa
     return contextlib.nullcontext(DirectLauncher())
 
 
+class _Removals:
+    """Removes workspaces. A call waits for that a moment; the runner, at its end, until all are gone.
+
+    A tool may leave a million files, and a call has promised when it returns.
+    """
+
+    def __init__(self) -> None:
+        self._pending: set[trio.Event] = set()
+
+    async def remove(self, workspace: Workspace) -> None:
+        """Remove `workspace`, for longer than a moment behind the caller's back."""
+        if not workspace.exists:
+            return
+        done = trio.Event()
+        self._pending.add(done)
+        trio.lowlevel.spawn_system_task(self._remove, workspace, done)
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + REMOVAL_SECONDS):
+            await done.wait()
+
+    async def _remove(self, workspace: Workspace, done: trio.Event) -> None:
+        try:
+            await workspace.remove()
+        except Exception:
+            logger.exception("a workspace could not be removed: %s", workspace)
+        finally:
+            self._pending.discard(done)
+            done.set()
+
+    async def wait(self) -> None:
+        """Wait until everything is removed."""
+        with trio.CancelScope(shield=True):
+            while self._pending:
+                await next(iter(self._pending)).wait()
+
+
 @attrs.define(eq=False, kw_only=True)
 class _Open:
     """What a runner holds while its block runs."""
@@ -263,6 +304,7 @@ class _Open:
     threads: Threads
     stack: AsyncExitStack
     scopes: set[Scope] = attrs.field(factory=set["Scope"])
+    removals: _Removals = attrs.field(factory=_Removals)
 
 
 class Scope:
@@ -358,6 +400,8 @@ class _Place:
             self._session = opened.launcher
         self._backend: BackendSession | None = None
         self._variables: dict[tuple[str, ...], dict[str, str]] = {}
+        self._removals = opened.removals
+        self._making = trio.Lock()
         self._has_survivors = False
 
     async def open_session(
@@ -393,27 +437,39 @@ class _Place:
         try:
             exit_ = await self._session.launch(command, stdin, limits)
         except BaseException:
+            if isinstance(self._session, SupervisedLauncher):
+                self._has_survivors |= bool(self._session.survivors.pop(command.attempt_id, ()))
             await self._kill_elsewhere(command)
             raise
         finally:
             self._slots.release()
+        self._has_survivors |= bool(exit_.survivors)
         if exit_.ending not in {Ending.BY_ITSELF, Ending.NOT_STARTED}:
             await self._kill_elsewhere(command)
-        self._has_survivors = self._has_survivors or bool(exit_.survivors)
         return exit_, waited_s
 
+    async def make_workspace(self) -> None:
+        """Make the directory, if it is not there yet; calls that come at once make one between them."""
+        if not self.workspace.exists:
+            async with self._making:
+                await self.workspace.make()
+
     async def _kill_elsewhere(self, command: Command) -> None:
-        """Have the backend end what it started outside of the tree that was ended."""
-        if self._backend is not None:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + FORCE_SECONDS):
+        """Have the backend end what it started outside of the tree that was ended; whatever it raises is logged."""
+        if self._backend is None:
+            return
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + FORCE_SECONDS):
+            try:
                 await self._backend.kill(command.attempt_id)
+            except Exception:
+                logger.exception("a backend could not end what it started: %s", self.tier)
 
     async def give_up_workspace(self) -> None:
         """Remove the workspace, unless something that could not be ended still works in it."""
         if self._has_survivors:
             self.workspace.leave()
         else:
-            await self.workspace.remove()
+            await self._removals.remove(self.workspace)
 
 
 def _checked_id(operation_id: str) -> str:

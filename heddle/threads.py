@@ -23,11 +23,21 @@ Ts = TypeVarTuple("Ts")
 
 # 16: each costs its stack and whatever it holds; a host that sees as many has a tool to mend.
 MOST_LEFT = 16
+# 4: judging is work for the interpreter, and more threads than that only take turns.
+MOST_JUDGES = 4
 
 
 async def in_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
-    """Return what a short piece of our own work returns, without holding the loop and not behind the host's threads."""
-    return await trio.to_thread.run_sync(function, *args, limiter=trio.CapacityLimiter(1))
+    """Return what a piece of our own work returns that must not wait for anybody's threads.
+
+    Where the system gives no thread it is done in place: to hold the loop is better than to leave it undone.
+    """
+    try:
+        return await trio.to_thread.run_sync(function, *args, limiter=trio.CapacityLimiter(1))
+    except RuntimeError as error:
+        if "start new thread" not in str(error):
+            raise
+        return function(*args)
 
 
 class NotRun(enum.Enum):
@@ -47,6 +57,7 @@ class Threads:
     def __init__(self, most: int) -> None:
         self._free = trio.Semaphore(most)
         self._unlimited = trio.CapacityLimiter(math.inf)
+        self._judges = trio.CapacityLimiter(MOST_JUDGES)
         self._lock = threading.Lock()
         self._left = 0
 
@@ -54,6 +65,10 @@ class Threads:
     def left(self) -> int:
         """How many are running though their time is up."""
         return self._left
+
+    async def judge(self, step: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Return what a step of judging arguments or output returns, without holding the loop."""
+        return await trio.to_thread.run_sync(step, *args, limiter=self._judges)
 
     async def run(
         self, function: Callable[[], T], wall_seconds: float | None, on_start: Callable[[], None]

@@ -26,7 +26,7 @@ from heddle.process.values import ATTEMPT_VARIABLE, Command, Ending, Exit
 from heddle.protocol import PROTOCOLS, Reply, Request, WireProtocol
 from heddle.protocol.exits import text_of
 from heddle.results import CallReport, Failed, FailureKind, Returned, ToolResult, verdict
-from heddle.threads import MOST_LEFT, NO_THREAD, NOT_ENDED, in_thread
+from heddle.threads import MOST_LEFT, NO_THREAD, NOT_ENDED
 from heddle.tools.checking import CompiledTool, failure_text
 from heddle.tools.definition import Function, Program, ToolContext, ToolDef, Violation
 from heddle.tools.structuring import ArgumentsRefused, to_json
@@ -73,6 +73,10 @@ class Place(Protocol):
     @property
     def workspace(self) -> Workspace:
         """The directory that its calls share."""
+        ...
+
+    async def make_workspace(self) -> None:
+        """Make the directory, if it is not there yet."""
         ...
 
     async def launch(self, command: Command, stdin: bytes, limits: Limits) -> tuple[Exit, float]:
@@ -144,9 +148,9 @@ async def walk(call: Call) -> ToolResult:
     return Returned(reply.data, call.known_report)
 
 
-async def _aside(large: bool, step: Callable[[*Ts], T], *args: *Ts) -> T:
+async def _aside(call: Call, large: bool, step: Callable[[*Ts], T], *args: *Ts) -> T:
     """Take a pure step, in a thread where it would hold the loop for longer than a moment."""
-    return await in_thread(step, *args) if large else step(*args)
+    return await call.place.threads.judge(step, *args) if large else step(*args)
 
 
 def _takes_long(call: Call, value: object) -> bool:
@@ -162,7 +166,7 @@ def _takes_long(call: Call, value: object) -> bool:
 async def _check_arguments(call: Call) -> dict[str, JSON] | Failed:
     given = call.arguments
     call.large = _takes_long(call, given)
-    return await _aside(call.large, _checked, call)
+    return await _aside(call, call.large, _checked, call)
 
 
 def _checked(call: Call) -> dict[str, JSON] | Failed:
@@ -220,18 +224,21 @@ def _refused(tool: str, violations: tuple[Violation, ...]) -> Failed:
 async def _run_program(call: Call, program: Program, arguments: dict[str, JSON]) -> Reply | Failed:
     protocol = PROTOCOLS[program.protocol]
     request = _request(call, program, arguments)
-    stdin = await _aside(call.large, protocol.encode, request)
+    stdin = await _aside(call, call.large, protocol.encode, request)
     if _is_over(call.limits.stdin_bytes, len(stdin)):
         return Failed(
             FailureKind.TOO_LARGE,
             f'the request to tool "{call.tool.name}" takes {len(stdin):,} bytes; '
             f"a call may send {call.limits.stdin_bytes:,}.",
         )
+    await call.place.make_workspace()
     command = _command(call, program)
     exit_, waited_s = await call.place.launch(command, stdin, call.limits)
     exit_ = _explained(exit_, command)
-    call.started_at = None if exit_.ending is Ending.NOT_STARTED else exit_.started_at
-    reply = await _aside(_takes_long(call, exit_.stdout), _decoded, call, protocol, exit_, request)
+    if exit_.ending is not Ending.NOT_STARTED:
+        # A launcher need not say when: that it was started is what counts.
+        call.started_at = exit_.started_at or datetime.datetime.now(datetime.UTC)
+    reply = await _aside(call, _takes_long(call, exit_.stdout), _decoded, call, protocol, exit_, request)
     call.report = _report(call, exit_, waited_s, failed=isinstance(reply, Failed))
     return reply
 
@@ -315,7 +322,7 @@ async def _call_function(call: Call, function: Function, arguments: dict[str, JS
     try:
         prepared: dict[str, Any] = arguments
         if function.prepare is not None:
-            prepared = await _aside(call.large, function.prepare, arguments)
+            prepared = await _aside(call, call.large, function.prepare, arguments)
     except ArgumentsRefused as refused:
         return _refused(call.tool.name, refused.violations)
     if function.context is not None:
@@ -336,7 +343,7 @@ async def _call_function(call: Call, function: Function, arguments: dict[str, JS
         )
     if isinstance(outcome, Failed):
         return outcome
-    return await _aside(_takes_long(call, outcome.value), _result, call, function, outcome.value)
+    return await _aside(call, _takes_long(call, outcome.value), _result, call, function, outcome.value)
 
 
 async def _outcome(call: Call, function: Function, prepared: Mapping[str, Any]) -> _Value | Failed:

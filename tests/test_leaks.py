@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import tempfile
 import threading
 from pathlib import Path
@@ -69,11 +70,12 @@ async def test_five_hundred_failing_calls_leave_nothing(toolbox: Toolbox, privat
 
         await fail_all(len(names) * 2)  # the pools are full now
         await runner.call("wait")
-        descriptors, threads = open_descriptors(), threading.active_count()
+        descriptors, threads = len(open_descriptors()), threading.active_count()
         await fail_all(500)
         await runner.call("wait")
 
-        assert set(open_descriptors()) <= set(descriptors) | idle_lines(descriptors)
+        # A keeper that has become idle since costs two: a line, and what watches it.
+        assert len(open_descriptors()) <= descriptors + 2 * 8
         # trio keeps a thread for ten seconds after its last use.
         assert await until(lambda: threading.active_count() <= threads, 15)
         assert len(children_of(os.getpid())) == 1  # the supervisor
@@ -84,25 +86,18 @@ async def test_five_hundred_failing_calls_leave_nothing(toolbox: Toolbox, privat
     assert list(private_tmp.iterdir()) == []
 
 
-def idle_lines(before: dict[int, str]) -> set[int]:
-    """Return the descriptors of keepers that have become idle since: two for each, at most eight keepers."""
-    new = [fd for fd, what in open_descriptors().items() if fd not in before]
-    kinds = [open_descriptors()[fd].partition(":")[0] for fd in new]
-    assert len(new) <= 16
-    assert set(kinds) <= {"socket", "anon_inode"}
-    return set(new)
-
-
 async def test_two_hundred_calls_cancelled_at_any_instant_leave_nothing(toolbox: Toolbox, private_tmp: Path) -> None:
     registry = failing_tools(toolbox)
     instants = random.Random(20)
 
     async with heddle.Runner(registry) as runner:
         await runner.call("wait")
+        descriptors = len(open_descriptors())
         for number in range(200):
             with trio.move_on_after(instants.uniform(0, 0.005)):
                 await runner.call("late" if number % 2 else "daemon")
         await runner.call("wait")
+        assert len(open_descriptors()) <= descriptors + 2 * 8
         assert len(children_of(os.getpid())) == 1
         assert toolbox.strays() == []
 
@@ -177,8 +172,12 @@ def test_ctrl_c_in_a_host_ends_its_tools(toolbox: Toolbox) -> None:
             await trio.sleep(0.01)
         os.kill(os.getpid(), 2)
 
-    with pytest.raises(BaseException) as caught:  # noqa: PT011 - the interrupt, alone or in a group
-        trio.run(main)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    try:
+        with pytest.raises(BaseException) as caught:  # noqa: PT011 - the interrupt, alone or in a group
+            trio.run(main)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
     assert (
         caught.group_contains(KeyboardInterrupt)
@@ -189,26 +188,21 @@ def test_ctrl_c_in_a_host_ends_its_tools(toolbox: Toolbox) -> None:
     assert children_of(os.getpid()) == []
 
 
-@pytest.mark.parametrize("names", [["wait"] * 20])
-async def test_busy_files_are_no_failure_in_a_threaded_host(toolbox: Toolbox, names: list[str]) -> None:
+async def test_busy_files_are_no_failure_in_a_threaded_host(toolbox: Toolbox) -> None:
     """A file that was just written may still be open in a child that another thread forks: ETXTBSY."""
     results: list[heddle.ToolResult] = []
 
-    async with heddle.Runner(()) as runner:
+    async def write_and_call(number: int) -> None:
+        for turn in range(25):
+            source = f"echo '{{\"n\": {number}}}'"
+            path = await trio.to_thread.run_sync(toolbox.sh, f"tool_{number}_{turn}", source)
+            tool = heddle.ToolDef(name="tool", implementation=heddle.Program(path))
+            async with heddle.Runner([tool]) as runner:
+                results.append(await runner.call("tool"))
 
-        async def write_and_call(number: int) -> None:
-            for round_ in range(25):
-                path = await trio.to_thread.run_sync(
-                    toolbox.sh, f"tool_{number}_{round_}", "printf '{\"n\": %s}' " + str(number)
-                )
-                tool = heddle.ToolDef(name="tool", implementation=heddle.Program(path))
-                async with heddle.Runner([tool]) as own:
-                    results.append(await own.call("tool"))
-
-        async with trio.open_nursery() as nursery:
-            for number in range(8):
-                nursery.start_soon(write_and_call, number)
-        assert await runner.call("nosuch") != heddle.Returned({})
+    async with trio.open_nursery() as nursery:
+        for number in range(8):
+            nursery.start_soon(write_and_call, number)
 
     assert [result for result in results if not result.ok] == []
     assert len(results) == 200

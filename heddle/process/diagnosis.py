@@ -33,6 +33,8 @@ def why_not_started(path: str, cwd: Path, number: int, text: str) -> str:
         return _no_access(path, name, first)
     if number == errno.ENOEXEC:
         return _no_format(path, name, first)
+    if number in {errno.EMFILE, errno.ENFILE}:
+        return "the host has too many files open. Close some, or raise its limit (ulimit -n)"
     if number == errno.ETXTBSY:
         return f"{name} is still open for writing. Close it before you call the tool"
     if number == errno.E2BIG:

@@ -38,6 +38,7 @@ class Line:
         number: The keeper's name on the control socket.
         pid: The keeper's process, once it has said so.
         epoll: Watches the line, and a call's pipes while there is one.
+        pipes: Our ends of the pipes of the call in flight, and which stream each is: 0, 1 or 2.
     """
 
     watch: Watch
@@ -45,6 +46,7 @@ class Line:
     socket: socket.socket
     epoll: select.epoll
     pid: int = 0
+    pipes: dict[int, int] = attrs.field(factory=dict[int, int])
 
     def close(self) -> None:
         """Let the keeper go. Shutting down, not closing, ends it even where a forked child holds a copy."""
@@ -59,10 +61,17 @@ class Line:
 
 @attrs.define(eq=False)
 class Watch:
-    """One supervisor process, and the lines to its keepers."""
+    """One supervisor process, and the lines to its keepers.
+
+    Attributes:
+        handle: A pidfd: whatever becomes of the number, it is this process.
+        user: Who started it. A host that has become somebody else must not start tools as who it was.
+    """
 
     pid: int
+    handle: int
     control: socket.socket
+    user: int = attrs.field(factory=os.geteuid)
     lines: set[Line] = attrs.field(factory=set["Line"])
     idle: list[Line] = attrs.field(factory=list["Line"])
     made: int = 0
@@ -100,10 +109,10 @@ class Watch:
 
     def is_sound(self) -> bool:
         """Return whether the supervisor is there and running: a tool of the same user may have stopped it."""
-        if self.ended:
+        if self.ended or self.user != os.geteuid():
             return False
         try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is None
+            return os.waitid(os.P_PIDFD, self.handle, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is None
         except ChildProcessError:  # a host that ignores SIGCHLD, or reaps every child
             state = supervisor.state_of(self.pid)
             return state is not None and state[0] not in "TZ"
@@ -141,17 +150,20 @@ class Watch:
     def kill(self) -> None:
         """End a supervisor that cannot be trusted any more; its keepers notice and end their calls."""
         try:
-            os.kill(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+            signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+        except OSError:
+            pass  # it has ended, or is somebody else's now and ends because its control socket does
         self.close()
 
     def is_reaped(self) -> bool:
-        """Reap the supervisor if it has ended; return whether it has."""
+        """Reap the supervisor if it has ended; return whether it has. Not to be asked again then."""
         try:
-            return os.waitpid(self.pid, os.WNOHANG)[0] != 0
-        except ChildProcessError:
-            return True
+            ended = os.waitid(os.P_PIDFD, self.handle, os.WEXITED | os.WNOHANG) is not None
+        except ChildProcessError:  # the host's own handling of SIGCHLD has reaped it, or will
+            ended = supervisor.state_of(self.pid) is None or bool(select.select([self.handle], [], [], 0)[0])
+        if ended:
+            os.close(self.handle)
+        return ended
 
 
 class Guard:
@@ -181,6 +193,7 @@ class Guard:
 
         Raises:
             GuardError: There is none, and none can be made.
+            BlockingIOError: The supervisor has as much to do as its socket holds. Ask again in a moment.
         """
         watch = self.start()
         for last_try in (False, True):
@@ -188,8 +201,12 @@ class Guard:
                 return watch.idle.pop()
             try:
                 return watch.add_keeper()
-            except OSError:
+            except BlockingIOError:
+                raise
+            except (BrokenPipeError, ConnectionResetError):
                 self.lose(watch)
+            except OSError as error:  # ours, not the supervisor's: no descriptor is free
+                raise GuardError(f"the host cannot make a way to a keeper: {error}") from error
             if not last_try:
                 watch = self.start()
         raise GuardError(watch.why_it_ended())
@@ -204,6 +221,8 @@ class Guard:
 
     def lose(self, watch: Watch) -> None:
         """Put a supervisor out of use; the calls on its lines end by themselves."""
+        if watch.ended:
+            return
         watch.kill()
         self._ending.append(watch)
         if self._watch is watch:
@@ -230,10 +249,13 @@ class Guard:
     def forget(self) -> None:
         """In a forked child: give up the copies, so that nothing stays open because of it."""
         for watch in filter(None, [self._watch, *self._ending]):
+            os.close(watch.handle)
             watch.control.close()
             for line in watch.lines:
                 line.epoll.close()
                 line.socket.close()
+                for fd in line.pipes:
+                    os.close(fd)
 
 
 _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
@@ -259,7 +281,7 @@ def _started() -> Watch:
         pid = os.posix_spawn(
             _python(),
             ["heddle-supervisor", "-I", "-S", str(PROGRAM), supervisor.VERSION],
-            {},
+            {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, far.fileno(), aside),
                 (os.POSIX_SPAWN_DUP2, host, aside + 1),
@@ -280,7 +302,7 @@ def _started() -> Watch:
         far.close()
         if host >= 0:
             os.close(host)
-    return Watch(pid, near)
+    return Watch(pid, os.pidfd_open(pid), near)
 
 
 _ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})

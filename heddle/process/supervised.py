@@ -6,9 +6,11 @@ The deadline is kept here, by the host's clock, and enforced by steps that each 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import enum
 import errno
+import fcntl
 import logging
 import math
 import os
@@ -26,7 +28,7 @@ from heddle.errors import SandboxUnavailable
 from heddle.limits import Limits
 from heddle.process import sweep
 from heddle.process.capture import Head, Tail
-from heddle.process.guard import Guard, GuardError, Line
+from heddle.process.guard import IDLE_KEEPERS, Guard, GuardError, Line
 from heddle.process.values import Command, Ending, Exit
 
 if TYPE_CHECKING:
@@ -47,13 +49,15 @@ FORCE_SECONDS = 0.2
 KEEPER_SECONDS = 0.15
 # 100 ms: a shell's ``exec > >(tee log)`` writes its last lines after the shell has ended.
 LATE_OUTPUT_SECONDS = 0.1
+# 2 s for what a program leaves behind when it ends in time: there may be thousands of it.
+LEFT_BEHIND_SECONDS = 2.0
 # 10 ms from closing its output to being gone: more than any process needs, less than anybody notices.
 ENDING_SECONDS = 0.01
 # A message beyond this goes by file: a packet has to fit the socket's buffer.
 LARGEST_PACKET = 60_000
 CHUNK = 65536
-# 4096: what an empty pipe takes even where its owner has too many of them. Source: pipe(7), "Pipe capacity".
-SMALLEST_PIPE = 4096
+# A tool may kill every keeper that is idle; each costs one try.
+MOST_TRIES = IDLE_KEEPERS + 2
 # A pipe holds at most 1 MiB unless root has said otherwise: sixteen chunks of each of two, and their ends.
 LAST_READS = 20
 
@@ -66,6 +70,8 @@ class SupervisedLauncher:
 
     def __init__(self) -> None:
         self._guard = Guard()
+        # What could not be ended when a launch was cancelled, by attempt: an exception has no report.
+        self.survivors: dict[str, tuple[int, ...]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,11 +80,15 @@ class SupervisedLauncher:
         """End the supervisor, and wait until it is gone."""
         self._guard.close()
         with trio.CancelScope(shield=True):
-            give_up = trio.current_time() + GRACE_SECONDS
-            while not self._guard.is_closed():
-                if trio.current_time() > give_up:
+            for by_force in (False, True):
+                if by_force:
                     self._guard.kill()
-                await trio.sleep(0.002)
+                give_up = trio.current_time() + GRACE_SECONDS
+                while trio.current_time() < give_up:
+                    if self._guard.is_closed():
+                        return
+                    await trio.sleep(0.002)
+            logger.error("a supervisor does not end, even when it is killed")
 
     def start(self) -> None:
         """Start the supervisor ahead of the first launch, which then need not wait for it.
@@ -98,19 +108,35 @@ class SupervisedLauncher:
         """Run `command` to its end, and everything that it starts; see `heddle.process.LauncherSession`."""
         if limits.processes is not None:
             raise SandboxUnavailable("limits.processes", "only a sandbox can hold it; leave it out or use one")
-        for last_try in (False, True):
+        tries_left = MOST_TRIES
+        while True:
+            tries_left -= 1
             try:
-                flight = _Flight(self._guard, self._guard.take(), command, memoryview(stdin), limits)
+                flight = _Flight(self._guard, await self._line(), command, memoryview(stdin), limits)
             except GuardError as error:
                 return Exit(ending=Ending.NOT_STARTED, error_number=errno.ECHILD, error=str(error))
+            except OSError as error:
+                return Exit(ending=Ending.NOT_STARTED, error_number=error.errno or errno.EINVAL, error=str(error))
             try:
                 await flight.to_the_end()
-            finally:
+            except BaseException:
                 flight.close()
-            if flight.was_received or last_try:
-                break
-            # The supervisor had died before it took the call, so nothing was started and it may be tried again.
-        return await flight.outcome()
+                survivors = await flight.survivors()
+                if survivors:
+                    self.survivors[command.attempt_id] = survivors
+                raise
+            flight.close()
+            # A keeper that had died before it took the call has started nothing, so another one may be tried.
+            if flight.was_received or not tries_left:
+                return flight.outcome(await flight.survivors())
+
+    async def _line(self) -> Line:
+        """Take a line, when the supervisor has a moment."""
+        while True:
+            try:
+                return self._guard.take()
+            except BlockingIOError:
+                await trio.sleep(0.002)
 
 
 class _Step(enum.Enum):
@@ -139,7 +165,6 @@ class _Flight:
     ending: Ending = attrs.field(default=Ending.BY_ITSELF, init=False)
     out: Head = attrs.field(init=False)
     err: Tail = attrs.field(init=False)
-    pipes: dict[int, int] = attrs.field(factory=dict[int, int], init=False)  # our end → 0, 1 or 2
     wait_status: int | None = attrs.field(default=None, init=False)
     error: tuple[int, str] | None = attrs.field(default=None, init=False)
     left_behind: int = attrs.field(default=0, init=False)
@@ -149,6 +174,11 @@ class _Flight:
     started_at: datetime.datetime = attrs.field(init=False)
     started: float = attrs.field(init=False)
     ended: float = attrs.field(default=0.0, init=False)
+
+    @property
+    def pipes(self) -> dict[int, int]:
+        """Our ends of the pipes; they stand at the line, where a forked child finds them."""
+        return self.line.pipes
 
     @property
     def is_over(self) -> bool:
@@ -167,7 +197,6 @@ class _Flight:
             self.out = Head(self.limits.stdout_bytes or 0)
             self.err = Tail(self.limits.stderr_bytes or 0)
             for fd, place in self.pipes.items():
-                # Read only where there is something to read, so that it need not be made non-blocking.
                 self.line.epoll.register(fd, select.EPOLLIN if place else select.EPOLLOUT)
         except BaseException:
             self.lost = True
@@ -182,11 +211,13 @@ class _Flight:
                 our_end, their_end = (writer, reader) if place == 0 else (reader, writer)
                 self.pipes[our_end] = place
                 theirs.append(their_end)
+                # Always: what was there to be read a moment ago may have been taken by the tool, out of /proc/self/fd.
+                fcntl.fcntl(our_end, fcntl.F_SETFL, os.O_NONBLOCK)
                 if place == 0:
-                    self._begin_to_write(our_end)
+                    self._write(our_end)
             send_launch(self.line.socket, encode_launch(self.command, self.limits), theirs)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # the keeper is gone: its line says so at once
+            self.was_received = False  # the keeper is gone: its line says so at once
         finally:
             for fd in theirs:
                 os.close(fd)
@@ -198,11 +229,14 @@ class _Flight:
         """
         try:
             await self._follow()
-        finally:
-            if not self.is_over:
-                self._ask()
-                with trio.CancelScope(shield=True):
-                    await self._follow()
+        except BaseException:
+            self._ask()
+            with trio.CancelScope(shield=True):
+                while not self.is_over:
+                    # An interrupt comes through a shield: it waits for the end like the first one, which is raised.
+                    with contextlib.suppress(KeyboardInterrupt):
+                        await self._follow()
+            raise
 
     async def _follow(self) -> None:
         while not self.is_over:
@@ -231,17 +265,19 @@ class _Flight:
             message = self.line.socket.recv(4096)
         except BlockingIOError:
             return
-        except ConnectionResetError:  # the keeper died with a message unread: an end of file as well
-            message = b""
+        except ConnectionResetError:  # the keeper died with a message unread; what it said before comes after this
+            return
         kind, fields = message[:1], message[1:].split(b"\0")
         match kind:
             case b"R":
                 self.line.pid = int(fields[0])
                 self.was_received = True
-            case b"S" if self.step is _Step.ASKED or 1 not in self.pipes.values():
+            case b"S" if self.step is _Step.ASKED:
                 self._force()
-            case b"S" if self.step is _Step.RUNNING:
+            case b"S" if self.step is _Step.RUNNING and 1 in self.pipes.values():
                 self.step, self.step_ends = _Step.LATE_OUTPUT, trio.current_time() + LATE_OUTPUT_SECONDS
+            case b"S" if self.step is _Step.RUNNING:
+                self._force(LEFT_BEHIND_SECONDS)
             case b"E":
                 self.wait_status, self.left_behind = int(fields[0]), int(fields[1])
                 self.step = _Step.OVER
@@ -261,8 +297,10 @@ class _Flight:
             case _Step.RUNNING:
                 self.ending = Ending.DEADLINE
                 self._ask()
-            case _Step.ASKED | _Step.LATE_OUTPUT:
+            case _Step.ASKED:
                 self._force()
+            case _Step.LATE_OUTPUT:
+                self._force(LEFT_BEHIND_SECONDS)
             case _Step.FORCED:
                 self.line.watch.kill_keeper(self.line)
                 self.step, self.step_ends = _Step.KEEPER_KILLED, trio.current_time() + KEEPER_SECONDS
@@ -275,21 +313,15 @@ class _Flight:
             self._tell(b"T")
             self.step, self.step_ends = _Step.ASKED, trio.current_time() + GRACE_SECONDS
 
-    def _force(self) -> None:
+    def _force(self, seconds: float = FORCE_SECONDS) -> None:
         self._tell(b"X")
-        self.step, self.step_ends = _Step.FORCED, trio.current_time() + FORCE_SECONDS
+        self.step, self.step_ends = _Step.FORCED, trio.current_time() + seconds
 
     def _tell(self, message: bytes) -> None:
         try:
             self.line.socket.send(message)
         except OSError:
             pass  # it does not listen; the next step does not need it
-
-    def _begin_to_write(self, fd: int) -> None:
-        """Write what a pipe takes at once, which is nearly always all of it."""
-        if len(self.stdin) > SMALLEST_PIPE:
-            os.set_blocking(fd, False)
-        self._write(fd)
 
     def _write(self, fd: int) -> None:
         try:
@@ -302,8 +334,11 @@ class _Flight:
         self._close(fd)
 
     def _read(self, fd: int, place: int) -> None:
-        """Read one chunk of a pipe that has one, or its end."""
-        chunk = os.read(fd, CHUNK)
+        """Read one chunk, or the end."""
+        try:
+            chunk = os.read(fd, CHUNK)
+        except BlockingIOError:
+            return
         (self.out if place == 1 else self.err).take(chunk)
         if place == 1 and self.out.full and self.step is _Step.RUNNING:
             self.ending = Ending.STDOUT_FULL
@@ -337,16 +372,20 @@ class _Flight:
         if not self.line.watch.is_sound():
             self.lost = True
             self.guard.lose(self.line.watch)
-        if self.lost:
+        if self.lost or not self.is_over or not self.line.pid:
             self.line.close()
         else:
             self.guard.give_back(self.line)
 
-    async def outcome(self) -> Exit:
-        """Return how it ended; what escaped a supervisor that was lost is looked for and ended first."""
-        survivors: tuple[int, ...] = ()
-        if self.lost and self.was_received:
-            survivors = await sweep.end_attempt(self.command.attempt_id, self.line.watch.pid if self.stuck else 0)
+    async def survivors(self) -> tuple[int, ...]:
+        """End what has escaped a keeper or a supervisor that was lost; return what does not end."""
+        if not self.lost or not self.was_received:
+            return ()
+        known = {line.pid for line in self.line.watch.lines}
+        return await sweep.end_attempt(self.command.attempt_id, self.line.watch.pid, known)
+
+    def outcome(self, survivors: tuple[int, ...]) -> Exit:
+        """Return how it ended."""
         known: dict[str, Any] = {
             "stdout": bytes(self.out.kept),
             "stderr": bytes(self.err.kept),

@@ -51,6 +51,8 @@ PACKET = 65536
 BUSY_SECONDS = 0.5
 # 20 ms between two looks at processes that have been killed and are not gone yet; SIGCHLD usually comes first.
 SWEEP_MS = 20
+# 0.3 s: what SIGKILL has not ended by then is named as a survivor, and must not hold up the lines of others.
+ORPHAN_SECONDS = 0.3
 # After the host is gone nobody is told how it ends, so that even a process stuck in the kernel is not waited for.
 LAST_SECONDS = 5.0
 
@@ -93,9 +95,8 @@ class Supervisor:
         self.wake = Wake()
         self.lines: dict[bytes, socket.socket] = {}  # number → far end of the line
         self.keepers: dict[int, bytes] = {}  # pid → number
-        self.orphaned: list[
-            socket.socket
-        ] = []  # far ends of the lines of dead keepers, held until their orphans are gone
+        # Far ends of the lines of dead keepers, held until their orphans are gone or do not go, and until when.
+        self.orphaned: list[tuple[socket.socket, float]] = []
         # Ends for the keepers when the supervisor ends: nobody else holds the writing end.
         self.alive, self.alive_writer = os.pipe2(os.O_CLOEXEC)
 
@@ -117,7 +118,7 @@ class Supervisor:
         """Do what one message says; return False at its end of file."""
         message, fds = receive(self.control)
         kind, number = message[:1], message[1:]
-        if kind == b"K":
+        if kind == b"K" and fds:
             self.add_keeper(number, fds[0])
         elif kind == b"Z":
             for pid, its_number in self.keepers.items():
@@ -127,7 +128,12 @@ class Supervisor:
 
     def add_keeper(self, number: bytes, fd: int) -> None:
         line = socket.socket(fileno=fd)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # too many processes of this user: one call's failure, not everybody's
+            tell(line, b"F%d\0%s" % (error.errno or errno.EAGAIN, os.strerror(error.errno or errno.EAGAIN).encode()))
+            line.close()
+            return
         if pid:
             self.keepers[pid] = number
             self.lines[number] = line
@@ -136,7 +142,7 @@ class Supervisor:
             self.control.close()
             os.close(self.alive_writer)
             self.wake.close()
-            for other in [*self.lines.values(), *self.orphaned]:
+            for other in [*self.lines.values(), *(orphaned for orphaned, _ in self.orphaned)]:
                 other.close()
             Keeper(line, self.alive).serve()
         except Exception as error:  # noqa: BLE001 - the host is told, whatever it was
@@ -158,14 +164,17 @@ class Supervisor:
                 if pid in self.keepers:
                     os.kill(pid, signal.SIGKILL)
             elif pid in self.keepers:
-                self.orphaned.append(self.lines.pop(self.keepers.pop(pid)))
+                line = self.lines.pop(self.keepers.pop(pid))
+                self.orphaned.append((line, time.monotonic() + ORPHAN_SECONDS))
         if self.orphaned:
             orphans = [pid for pid in children(os.getpid()) if pid not in self.keepers]
             for pid in orphans:
                 kill_tree(pid)
-            if not orphans:
-                while self.orphaned:
-                    self.orphaned.pop().close()
+            now = time.monotonic()
+            for line, give_up in [*self.orphaned]:
+                if not orphans or now > give_up:
+                    self.orphaned.remove((line, give_up))
+                    line.close()
 
 
 class Keeper:
@@ -183,6 +192,7 @@ class Keeper:
         self.status: int | None = None  # the tool's wait status
         self.killed: set[int] = set()  # what was killed after the tool itself had ended
         self.killing = False
+        self.next_pass = 0.0
         self.told = False
 
     def serve(self) -> None:
@@ -205,6 +215,7 @@ class Keeper:
     def run(self, message: bytes, fds: list[int]) -> bool:
         """Run one tool to the end of its tree; return False when there is nobody left to answer to."""
         self.tool, self.status, self.killed, self.killing, self.told = 0, None, set(), False, False
+        self.next_pass = 0.0
         try:
             if message[:1] == b"M":
                 message = read_file(fds.pop(0))
@@ -214,6 +225,7 @@ class Keeper:
             self.line.send(b"F%d\0%s" % (number, str(error).encode("utf-8", "replace")[:1000]))
             return True
         finally:
+            os.chdir("/")  # the tool has its own; a keeper holds no directory
             for fd in fds:
                 os.close(fd)
         while True:
@@ -226,7 +238,6 @@ class Keeper:
                 self.wake.drain()
             if self.reaped() and self.status is not None:
                 self.line.send(b"E%d\0%d" % (self.status, len(self.killed)))
-                os.chdir("/")
                 return True
 
     def obey(self) -> bool:
@@ -239,11 +250,14 @@ class Keeper:
             signal_group(self.tool, signal.SIGCONT)
         elif message == b"X":
             self.killing = True
-        return bool(message)
+        # A launch while there is one is a host that has lost count: the line ends, rather than mix up two calls.
+        return message[:1] not in (b"", b"L", b"M")
 
     def reaped(self) -> bool:
         """Reap what has ended, kill what must; return whether all of it is gone."""
-        if self.killing:
+        if self.killing and time.monotonic() >= self.next_pass:
+            # Not at every death: looking at each of thousands takes longer than they take to die.
+            self.next_pass = time.monotonic() + SWEEP_MS / 1000
             # Before the tool is reaped: what dies with it was not left behind by it.
             killed = kill_tree(os.getpid(), itself=False)
             if self.status is not None and self.told:
@@ -362,8 +376,8 @@ def receive(line: socket.socket) -> tuple[bytes, list[int]]:
     try:
         # CLOEXEC: a descriptor that comes by message is inheritable otherwise.
         message, extra, _, _ = line.recvmsg(PACKET, 256, socket.MSG_CMSG_CLOEXEC)
-    except ConnectionResetError:  # the peer died with our messages unread: an end of file as well
-        return b"", []
+    except ConnectionResetError:  # the peer died with our messages unread; what it said before comes after this
+        return receive(line)
     fds = array.array("i")
     for level, kind, data in extra:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

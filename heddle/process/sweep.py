@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -17,36 +18,40 @@ from heddle.process import supervisor
 from heddle.process.values import ATTEMPT_VARIABLE
 from heddle.threads import in_thread
 
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 __all__ = ["end_attempt", "processes_of"]
 
 # 0.1 s: inside the half second that a call may take beyond its deadline and grace.
 SWEEP_SECONDS = 0.1
 
 
-async def end_attempt(attempt_id: str, stuck_below: int = 0) -> tuple[int, ...]:
+async def end_attempt(attempt_id: str, watch: int, keepers: Collection[int]) -> tuple[int, ...]:
     """Kill every process that carries `attempt_id`; return those that are alive all the same.
 
     Args:
         attempt_id: The call's own.
-        stuck_below: A supervisor whose children did not die when they were killed; they are named as well.
+        watch: The supervisor. What fell to it and did not die is named as well.
+        keepers: Its children that are as they should be.
     """
     survivors: tuple[int, ...] = ()
     with trio.CancelScope(shield=True):
-        survivors = await in_thread(_end_attempt, attempt_id, stuck_below)
+        survivors = await in_thread(_end_attempt, attempt_id, watch, keepers)
     return survivors  # noqa: RET504 - a scope may swallow, so a return inside of it may not be reached
 
 
-def _end_attempt(attempt_id: str, stuck_below: int) -> tuple[int, ...]:
+def _end_attempt(attempt_id: str, watch: int, keepers: Collection[int]) -> tuple[int, ...]:
     give_up = time.monotonic() + SWEEP_SECONDS
     while True:
         found = processes_of(attempt_id)
         for pid in found:
             _kill(pid, attempt_id)
-        if not found or time.monotonic() > give_up:
-            break
+        # The supervisor kills what falls to it, of any call: what is alive at the end has not died of that.
+        alive = {*found, *(pid for pid in supervisor.children(watch) if pid not in keepers and _is_orphan(pid))}
+        if not alive or time.monotonic() > give_up:
+            return tuple(sorted(alive))
         time.sleep(0.005)
-    stuck = [pid for pid in supervisor.children(stuck_below) if _was_killed(pid)] if stuck_below else []
-    return tuple(sorted({*found, *stuck}))
 
 
 def processes_of(attempt_id: str) -> list[int]:
@@ -80,14 +85,11 @@ def _kill(pid: int, attempt_id: str) -> None:
         os.close(handle)
 
 
-def _was_killed(pid: int) -> bool:
-    """Return whether SIGKILL is pending for a process that still lives."""
+def _is_orphan(pid: int) -> bool:
+    """Return whether a supervisor's child lives and is none of its keepers, which have its own command line."""
     state = supervisor.state_of(pid)
-    if state is None or state[0] in "ZX":
-        return False
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    pending = [line.split()[1] for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
-    return any(int(mask, 16) >> (signal.SIGKILL - 1) & 1 for mask in pending)
+    return state is not None and state[0] not in "ZX" and not arguments.startswith(b"heddle-supervisor\0")

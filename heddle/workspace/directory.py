@@ -29,6 +29,8 @@ logger = logging.getLogger("heddle")
 # 40 characters: a label is for people who look for a directory, and paths have to stay short.
 LABEL_CHARS = 40
 RESERVED = ".heddle"
+# 30 links take about as long as starting a process.
+FEW_TOOLS = 30
 
 
 def label_from(text: str) -> str:
@@ -79,6 +81,13 @@ class Workspace:
             self._path = self._made()
         return self._path
 
+    async def make(self) -> None:
+        """Make the directory now, without holding the loop where it takes more than a moment."""
+        if self._path is None and len(self._tools) > FEW_TOOLS:
+            self._path = await in_thread(self._made)
+        elif self._path is None:
+            self._path = self._made()
+
     @property
     def exists(self) -> bool:
         """Whether it was made."""
@@ -115,10 +124,14 @@ class Workspace:
 
     def _made(self) -> Path:
         path = Path(tempfile.mkdtemp(prefix=f"heddle-{self.label}-")).resolve()
-        folder = path / RESERVED / "bin"
-        folder.mkdir(parents=True)
-        for tool in self._tools:
-            _make_reachable(tool, folder / tool.name)
+        try:
+            folder = path / RESERVED / "bin"
+            folder.mkdir(parents=True)
+            for tool in self._tools:
+                _make_reachable(tool, folder / tool.name)
+        except BaseException:
+            remove_tree(path)
+            raise
         return path
 
 
