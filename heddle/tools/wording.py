@@ -59,6 +59,8 @@ _ARTICLES = {
     "null": "null",
 }
 
+_JSON_TYPES = (type(None), bool, int, float, str, list, dict)
+
 
 def at(path: Iterable[str | int]) -> str:
     """Return ``address.city``, ``tags[2]`` or ``["a b"].x``."""
@@ -102,10 +104,10 @@ def shown(value: JSON) -> str:
 
 
 def kind_of(value: JSON) -> str:
-    """Return what `value` is: ``a string``, ``null``."""
+    """Return what `value` is: ``a string``, ``null``; a value of Python's own may come from a host."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value).replace("nan", "NaN")
-    if value is None or isinstance(value, (str, int, float, list, dict)):
+    if type(value) in _JSON_TYPES:
         return strictjson.kind_of(value)
     return f"a value of type {type(value).__name__}"
 
