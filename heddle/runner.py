@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Runner", "Scope"]
 
-logger = logging.getLogger("heddle")
+logger: logging.Logger = logging.getLogger("heddle")
 
 # 0.05 s: a thousand files, and inside the half second that a call may take beyond its deadline and grace.
 REMOVAL_SECONDS = 0.05
@@ -92,10 +92,10 @@ class Runner:
                 raise DefinitionError(f"Runner({name}=…) takes Limits, not {value!r:.60}")
         if max_concurrent < 1:
             raise ValueError(f"max_concurrent must be at least 1, not {max_concurrent}")
-        self.registry = registry if isinstance(registry, Registry) else Registry(registry)
-        self.limits = limits.or_else(DEFAULT_LIMITS)
+        self.registry: Registry = registry if isinstance(registry, Registry) else Registry(registry)
+        self.limits: Limits = limits.or_else(DEFAULT_LIMITS)
         self.ceiling = ceiling
-        self.environment = environment or Environment()
+        self.environment: Environment = environment or Environment()
         self._backend = backend
         self._given_launcher = launcher
         self._max_concurrent = max_concurrent

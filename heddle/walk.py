@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Call", "Place", "walk"]
 
-logger = logging.getLogger("heddle")
+logger: logging.Logger = logging.getLogger("heddle")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 

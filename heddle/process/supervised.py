@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from heddle.process.values import Confinement
 
-logger = logging.getLogger("heddle")
+logger: logging.Logger = logging.getLogger("heddle")
 
 __all__ = ["FORCE_SECONDS", "GRACE_SECONDS", "LATE_OUTPUT_SECONDS", "SupervisedLauncher"]
 

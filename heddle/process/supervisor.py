@@ -92,13 +92,15 @@ class Supervisor:
 
     def __init__(self, control: socket.socket) -> None:
         self.control = control
-        self.wake = Wake()
+        self.wake: Wake = Wake()
         self.lines: dict[bytes, socket.socket] = {}  # number → far end of the line
         self.keepers: dict[int, bytes] = {}  # pid → number
         # Far ends of the lines of dead keepers, held until their orphans are gone or do not go, and until when.
         self.orphaned: list[tuple[socket.socket, float]] = []
         # Ends for the keepers when the supervisor ends: nobody else holds the writing end.
-        self.alive, self.alive_writer = os.pipe2(os.O_CLOEXEC)
+        alive, alive_writer = os.pipe2(os.O_CLOEXEC)
+        self.alive: int = alive
+        self.alive_writer: int = alive_writer
 
     def serve(self) -> None:
         poll = select.poll()
@@ -183,17 +185,17 @@ class Keeper:
     def __init__(self, line: socket.socket, alive: int) -> None:
         become_subreaper()
         self.line = line
-        self.wake = Wake()
-        self.others = (alive, HOST)  # either readable: nobody is left to answer to
-        self.poll = select.poll()
+        self.wake: Wake = Wake()
+        self.others: tuple[int, int] = (alive, HOST)  # either readable: nobody is left to answer to
+        self.poll: select.poll = select.poll()
         for fd in (line.fileno(), self.wake.reader, *self.others):
             self.poll.register(fd, select.POLLIN)
-        self.tool = 0
+        self.tool: int = 0
         self.status: int | None = None  # the tool's wait status
         self.killed: set[int] = set()  # what was killed after the tool itself had ended
-        self.killing = False
-        self.next_pass = 0.0
-        self.told = False
+        self.killing: bool = False
+        self.next_pass: float = 0.0
+        self.told: bool = False
 
     def serve(self) -> None:
         self.line.send(b"R%d" % os.getpid())
@@ -281,7 +283,9 @@ class Wake:
     """A pipe that becomes readable when a child has ended or was stopped."""
 
     def __init__(self) -> None:
-        self.reader, self.writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.reader: int = reader
+        self.writer: int = writer
         signal.set_wakeup_fd(self.writer, warn_on_full_buffer=False)
 
     def drain(self) -> None:

@@ -70,7 +70,8 @@ class SchemaChecker:
         for found in by_reference:
             _refuse_malformed(found.schema, base, found.path)
         _keep_to_one_draft(outline, base)
-        longest_name, self.is_slow = _check_patterns(outline)
+        longest_name, is_slow = _check_patterns(outline)
+        self.is_slow: bool = is_slow
         self._defaults = Defaults(schema, outline)
         newest = base is validators.Draft202012Validator
         self._quick = quick_check(schema, outline) if newest else None

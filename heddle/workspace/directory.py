@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Workspace", "label_from"]
 
-logger = logging.getLogger("heddle")
+logger: logging.Logger = logging.getLogger("heddle")
 
 # 40 characters: a label is for people who look for a directory, and paths have to stay short.
 LABEL_CHARS = 40
