@@ -93,7 +93,10 @@ def children_of(pid: int) -> list[int]:
     """Return the children of a process, zombies included."""
     found = []
     for task in os.listdir(f"/proc/{pid}/task"):
-        found += [int(child) for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
+        try:
+            found += [int(child) for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
+        except FileNotFoundError:
+            continue  # a thread that has ended meanwhile
     return found
 
 

@@ -332,3 +332,15 @@ async def test_a_backend_that_cannot_kill_changes_no_result(toolbox: Toolbox, ca
     assert late.kind == "timed_out"
     assert cancelled.cancelled_caught
     assert "docker is gone" in caplog.text
+
+
+def test_children_are_found_on_a_kernel_that_does_not_list_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CONFIG_PROC_CHILDREN is an option of the kernel."""
+    with subprocess.Popen(["/bin/sleep", "20"]) as child:
+        listed = supervisor.children(os.getpid())
+        monkeypatch.setattr(supervisor, "LISTS_CHILDREN", False)
+        searched = supervisor.children(os.getpid())
+        child.kill()
+
+    assert child.pid in listed
+    assert sorted(searched) == sorted(listed)

@@ -56,6 +56,8 @@ ORPHAN_SECONDS = 0.3
 # After the host is gone nobody is told how it ends, so that even a process stuck in the kernel is not waited for.
 LAST_SECONDS = 5.0
 
+# A kernel without CONFIG_PROC_CHILDREN has no such list.
+LISTS_CHILDREN = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 # Its life is the host's: a signal to the whole group or service must not take the watch away from a host that goes on.
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -425,16 +427,19 @@ def become_subreaper() -> None:
 
 def children(pid: int) -> list[int]:
     """Return the children of a process, zombies included."""
+    if not LISTS_CHILDREN:
+        return children_by_search(pid)
     found: list[int] = []
     try:
-        for task in os.listdir(f"/proc/{pid}/task"):
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return found
+    for task in tasks:
+        try:
             with open(f"/proc/{pid}/task/{task}/children", "rb") as file:
                 found += map(int, file.read().split())
-    except FileNotFoundError:
-        if os.path.isdir(f"/proc/{pid}") and not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
-            return children_by_search(pid)  # a kernel without CONFIG_PROC_CHILDREN
-    except (ProcessLookupError, PermissionError):
-        pass
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # a thread that has ended meanwhile
     return found
 
 
