@@ -57,9 +57,10 @@ def show(name: str, result: heddle.ToolResult) -> None:
     match result:
         case heddle.Returned(data):
             print(f"  {name:<14} {data}   {took}, {result.report.tier}")
-        case heddle.Failed(kind, message):
+        case heddle.Failed(kind, message) as failed:
             print(f"  {name:<14} failed ({kind}), {took}")
-            print("".join(f"    {line}\n" for line in message.splitlines()), end="")
+            for line in [*message.splitlines(), *failed.advice()]:
+                print(f"    {line}")
 
 
 if __name__ == "__main__":
