@@ -169,7 +169,6 @@ class _Flight:
     error: tuple[int, str] | None = attrs.field(default=None, init=False)
     left_behind: int = attrs.field(default=0, init=False)
     lost: bool = attrs.field(default=False, init=False)
-    stuck: bool = attrs.field(default=False, init=False)
     was_received: bool = attrs.field(default=False, init=False)
     started_at: datetime.datetime = attrs.field(init=False)
     started: float = attrs.field(init=False)
@@ -305,7 +304,7 @@ class _Flight:
                 self.line.watch.kill_keeper(self.line)
                 self.step, self.step_ends = _Step.KEEPER_KILLED, trio.current_time() + KEEPER_SECONDS
             case _:
-                self.stuck = self.lost = True
+                self.lost = True
                 self.step = _Step.OVER
 
     def _ask(self) -> None:
