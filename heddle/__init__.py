@@ -14,7 +14,7 @@ The rooms, in the order in which they may import each other:
     environment                            which variables a tool gets
     tools                                  what can be called: definitions, schemas, the catalogue, a folder's tools
     protocol                               a call to bytes, an exit to a reply; no I/O
-    workspace                              the directory of a scope
+    workspace                              the directory of a scope: what is put in, what comes back, what changed
     walk                                   one call from its arguments to its result
     runner                                 how calls share a machine
     cli                                    a door; nothing imports it
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     )
     from heddle.tools.discovery import discover_tools
     from heddle.tools.registry import Registry
-    from heddle.workspace import Workspace
+    from heddle.workspace import Mount, ScopeReport, Workspace
 
 __all__ = [
     "DEFAULT_LIMITS",
@@ -69,6 +69,7 @@ __all__ = [
     "Function",
     "HeddleError",
     "Limits",
+    "Mount",
     "Notice",
     "Program",
     "Registry",
@@ -78,6 +79,7 @@ __all__ = [
     "RunnerClosed",
     "SandboxUnavailable",
     "Scope",
+    "ScopeReport",
     "StrictJsonError",
     "ToolContext",
     "ToolDef",
@@ -120,7 +122,7 @@ _ROOMS = {
     ),
     "heddle.tools.discovery": ("discover_tools",),
     "heddle.tools.registry": ("Registry",),
-    "heddle.workspace": ("Workspace",),
+    "heddle.workspace": ("Mount", "ScopeReport", "Workspace"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 

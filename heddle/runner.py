@@ -26,17 +26,22 @@ from heddle.process.guard import GuardError
 from heddle.process.supervised import FORCE_SECONDS, SupervisedLauncher
 from heddle.process.values import Confinement, Ending, Exit, Grant
 from heddle.results import CallReport, Failed, FailureKind, ToolResult
-from heddle.threads import MOST_LEFT, Threads
+from heddle.threads import MOST_LEFT, Threads, in_thread
 from heddle.tools.definition import Function, Program, ToolDef
 from heddle.tools.registry import Registry
 from heddle.walk import Call, walk
-from heddle.workspace import Workspace
+from heddle.workspace import ScopeReport, Workspace
+from heddle.workspace.mounts import Mounts
+from heddle.workspace.stock import Stock
+from heddle.workspace.temporary import remove_stale_once
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+    from pathlib import Path
     from typing import Self
 
     from heddle.process import Backend, BackendSession, Command, LauncherSession
+    from heddle.workspace import Mount
 
 __all__ = ["Runner", "Scope"]
 
@@ -59,6 +64,10 @@ class Runner:
     Args:
         registry: What can be called; tools in any iterable become a `Registry`.
         sandbox: Must be None: this version has no sandbox.
+        mounts: What every workspace holds: each a `Mount` or its text, ``source[:dest][:ro|:rw]``. All are looked at
+            when the runner is opened. What is ``ro`` is copied then, once, and stays as it was.
+        keep_workspaces: A folder in which workspaces stay, each under its label or that and a number; None removes
+            them.
         limits: What calls may use where neither they nor their tool say anything.
         ceiling: What no call may exceed.
         environment: What tools may see of the host's variables.
@@ -76,6 +85,8 @@ class Runner:
         registry: Registry | Iterable[ToolDef],
         *,
         sandbox: object = None,
+        mounts: Iterable[Mount | str] = (),
+        keep_workspaces: str | Path | None = None,
         limits: Limits = DEFAULT_LIMITS,
         ceiling: Limits = HOST_CEILING,
         environment: Environment | None = None,
@@ -96,6 +107,8 @@ class Runner:
         self.limits: Limits = limits.or_else(DEFAULT_LIMITS)
         self.ceiling = ceiling
         self.environment: Environment = environment or Environment()
+        self._mounts = Mounts.of(mounts, "Runner(mounts=…)")
+        self._keep_workspaces = keep_workspaces
         self._backend = backend
         self._given_launcher = launcher
         self._max_concurrent = max_concurrent
@@ -116,6 +129,7 @@ class Runner:
         if self._open is not None:
             raise RunnerClosed("this runner is open already: open another one, or share this one")
         async with AsyncExitStack() as stack:
+            stock = await stack.enter_async_context(Stock.open(self._mounts, self._keep_workspaces))
             launcher = self._given_launcher
             if launcher is None:
                 launcher = await stack.enter_async_context(_our_launcher())
@@ -124,8 +138,10 @@ class Runner:
                 launcher=launcher,
                 slots=trio.Semaphore(self._max_concurrent),
                 threads=Threads(self._max_concurrent + MOST_LEFT),
+                stock=stock,
                 stack=stack.pop_all(),
             )
+        self._open.removals.begin(lambda: in_thread(remove_stale_once))
         if any(isinstance(tool.implementation, Function) for tool in self.registry):
             import_module("heddle.tools.conversion")  # now, rather than while a first call holds the loop
         if isinstance(launcher, SupervisedLauncher) and any(map(_is_program, self.registry)):
@@ -140,8 +156,8 @@ class Runner:
             return  # in a child of the process that opened it nothing is ours to end
         for scope in list(opened.scopes):
             await scope._end_calls()  # noqa: SLF001 - one room
-        await opened.stack.aclose()
         await opened.removals.wait()
+        await opened.stack.aclose()
 
     async def call(
         self,
@@ -149,15 +165,20 @@ class Runner:
         arguments: Mapping[str, object] | str | None = None,
         *,
         limits: Limits | None = None,
+        cwd: str | Path | None = None,
         operation_id: str | None = None,
         bare_string: bool = False,
     ) -> ToolResult:
         """Call a tool in a scope of its own, and return how it went.
 
+        What it changes in mounts that are ``rw`` is copied back before this returns; what becomes of that is logged,
+        and in the report of a `scope`.
+
         Args:
             name: As the registry has it.
             arguments: A mapping, or JSON text as models write it; nothing is the empty object.
             limits: Can only tighten.
+            cwd: A folder of the workspace in which a program is started.
             operation_id: The effect that is intended, where the caller tells repeats apart; ours otherwise.
             bare_string: Text that is not JSON becomes ``{"input": text}``.
 
@@ -165,45 +186,82 @@ class Runner:
             RunnerClosed: The runner is not open. Nothing was started.
             WrongProcess: A child of the process that opened it. Nothing was started.
             SandboxUnavailable: `limits` asks for what cannot be enforced. Nothing was started.
+            DefinitionError: `cwd` is given for a Python function. Nothing was started.
+            OSError: A mount cannot be copied. Nothing was started.
         """
+        began = trio.current_time()
         opened = self._opened()
         only = (name,) if name in self.registry else ()
-        async with self._scope(opened, name, self.registry, None, wanted=only) as scope:
-            return await scope.call(name, arguments, limits=limits, operation_id=operation_id, bare_string=bare_string)
+        workspace = await opened.stock.workspace(name, self.registry)
+        async with self._scope(opened, self.registry, workspace, wanted=only, is_ours=True) as scope:
+            return await scope._call(  # noqa: SLF001 - one room
+                name, arguments, limits, cwd, operation_id, bare_string=bare_string, began=began
+            )
 
     @asynccontextmanager
     async def scope(
-        self, label: str = "scope", *, tools: Iterable[str] | None = None, workspace: Workspace | None = None
+        self,
+        label: str = "scope",
+        *,
+        mounts: Iterable[Mount | str] = (),
+        tools: Iterable[str] | None = None,
+        workspace: Workspace | None = None,
+        report_changes: bool = False,
     ) -> AsyncGenerator[Scope, None]:
         """Let calls share one workspace and one session for the time of the block.
 
+        When it is left, what tools have changed in mounts that are ``rw`` is copied back, whatever the reason; a copy
+        that fails is in `Scope.report` and is not raised.
+
         Args:
             label: What it is called, for people.
+            mounts: What its workspace holds beside the mounts of the runner.
             tools: The names that may be called in it; None means all. Only these are reachable in the workspace.
-            workspace: One of the caller's own, which outlives the scope.
+            workspace: One of the caller's own, which outlives the scope; it holds what it was opened with.
+            report_changes: Put into `Scope.report` how the workspace has changed.
 
         Raises:
-            DefinitionError: `tools` names what the registry does not have.
+            DefinitionError: `tools` names what the registry does not have, or a mount cannot be used; every fault is
+                named.
+            OSError: A mount cannot be copied.
             RunnerClosed: The runner is not open.
             WrongProcess: A child of the process that opened it.
         """
         opened = self._opened()
         registry = self.registry if tools is None else self.registry.restrict(tools)
+        mounts = Mounts.of(mounts, "scope(mounts=…)")
+        if workspace is not None and mounts:
+            raise DefinitionError(
+                "give mounts to Workspace.open: a workspace of your own holds what it was opened with"
+            )
+        is_ours = workspace is None
+        if workspace is None:
+            workspace = await opened.stock.workspace(label, registry, mounts)
         wanted = [tool.name for tool in registry]
-        async with self._scope(opened, label, registry, workspace, wanted=wanted) as scope:
+        async with self._scope(
+            opened, registry, workspace, wanted=wanted, is_ours=is_ours, report_changes=report_changes
+        ) as scope:
             yield scope
 
     @asynccontextmanager
     async def _scope(
-        self, opened: _Open, label: str, registry: Registry, given: Workspace | None, *, wanted: Iterable[str]
+        self,
+        opened: _Open,
+        registry: Registry,
+        workspace: Workspace,
+        *,
+        wanted: Iterable[str],
+        is_ours: bool,
+        report_changes: bool = False,
     ) -> AsyncGenerator[Scope, None]:
-        """Open a scope for calls of the tools that are `wanted`."""
-        workspace = Workspace(label, registry) if given is None else given
+        """Open a scope for calls of the tools that are `wanted`; close its workspace with it if that `is_ours`."""
         scope = Scope(self, opened, registry, workspace)
         place = scope._place  # noqa: SLF001 - one room
         opened.scopes.add(scope)
         try:
             async with AsyncExitStack() as stack:
+                if is_ours and workspace.has_mounts and any(_uses_workspace(registry[name]) for name in wanted):
+                    await workspace.make()
                 if any(_is_program(registry[name]) for name in wanted):
                     await place.open_session(
                         stack, opened.launcher, self._backend, lambda: self._confinement(workspace, registry)
@@ -214,8 +272,10 @@ class Runner:
                     await scope._end_calls()  # noqa: SLF001
         finally:
             opened.scopes.discard(scope)
-            if given is None and opened.pid == os.getpid():  # a forked child that unwinds has only copies
-                await place.give_up_workspace()
+            if opened.pid == os.getpid():  # a forked child that unwinds has only copies
+                scope._report = await place.close_workspace(  # noqa: SLF001
+                    is_ours=is_ours, report_changes=report_changes
+                )
 
     def _confinement(self, workspace: Workspace, registry: Registry) -> Confinement:
         """Return what calls of these tools may use."""
@@ -225,6 +285,7 @@ class Runner:
             grants=(
                 Grant(workspace.path, "rw"),
                 Grant(workspace.bin.parent, "ro"),
+                *(Grant(workspace.path / place, "ro") for place in workspace.read_only),
                 *(Grant(path, "ro") for path in programs),
             ),
             limits=self.ceiling,
@@ -253,6 +314,11 @@ def _is_program(tool: ToolDef) -> bool:
     return isinstance(tool.implementation, Program)
 
 
+def _uses_workspace(tool: ToolDef) -> bool:
+    function = tool.implementation
+    return not isinstance(function, Function) or function.context is not None
+
+
 def _our_launcher() -> AbstractAsyncContextManager[SupervisedLauncher | DirectLauncher]:
     if sys.platform == "linux":
         return SupervisedLauncher()
@@ -272,17 +338,22 @@ class _Removals:
         """Remove `workspace`, for longer than a moment behind the caller's back."""
         if not workspace.exists:
             return
-        done = trio.Event()
-        self._pending.add(done)
-        trio.lowlevel.spawn_system_task(self._remove, workspace, done)
+        done = self.begin(workspace.remove)
         with trio.CancelScope(shield=True, deadline=trio.current_time() + REMOVAL_SECONDS):
             await done.wait()
 
-    async def _remove(self, workspace: Workspace, done: trio.Event) -> None:
+    def begin(self, removal: Callable[[], Awaitable[object]]) -> trio.Event:
+        """Begin a removal behind the caller's back; return what happens at its end."""
+        done = trio.Event()
+        self._pending.add(done)
+        trio.lowlevel.spawn_system_task(self._do, removal, done)
+        return done
+
+    async def _do(self, removal: Callable[[], Awaitable[object]], done: trio.Event) -> None:
         try:
-            await workspace.remove()
+            await removal()
         except Exception:
-            logger.exception("a workspace could not be removed: %s", workspace)
+            logger.exception("something could not be removed")
         finally:
             self._pending.discard(done)
             done.set()
@@ -302,6 +373,7 @@ class _Open:
     launcher: Launcher
     slots: trio.Semaphore
     threads: Threads
+    stock: Stock
     stack: AsyncExitStack
     scopes: set[Scope] = attrs.field(factory=set["Scope"])
     removals: _Removals = attrs.field(factory=_Removals)
@@ -323,6 +395,7 @@ class Scope:
         self._calls: set[trio.CancelScope] = set()
         self._idle = trio.Event()
         self._over = False
+        self._report: ScopeReport | None = None
 
     async def call(
         self,
@@ -330,10 +403,30 @@ class Scope:
         arguments: Mapping[str, object] | str | None = None,
         *,
         limits: Limits | None = None,
+        cwd: str | Path | None = None,
         operation_id: str | None = None,
         bare_string: bool = False,
     ) -> ToolResult:
         """Call a tool in this scope, and return how it went; see `Runner.call`."""
+        began = trio.current_time()
+        return await self._call(name, arguments, limits, cwd, operation_id, bare_string=bare_string, began=began)
+
+    @property
+    def report(self) -> ScopeReport:
+        """What became of the files of its workspace; complete when its block has been left."""
+        return self._report if self._report is not None else self.workspace.report
+
+    async def _call(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | str | None,
+        limits: Limits | None,
+        cwd: str | Path | None,
+        operation_id: str | None,
+        *,
+        bare_string: bool,
+        began: float,
+    ) -> ToolResult:
         self._runner._opened()  # noqa: SLF001 - one room
         if self._over:
             raise RunnerClosed("this scope is over: call it inside its `async with` block")
@@ -344,16 +437,19 @@ class Scope:
             report = CallReport(tool=name, operation_id=operation_id, attempt_id=attempt_id)
             return attrs.evolve(self._not_callable(name), report=report)
         tool = self.registry[name]
+        if cwd is not None and isinstance(tool.implementation, Function):
+            raise DefinitionError(f'cwd is for programs, and "{name}" is a Python function; leave it out')
         call = Call(
             tool=tool,
             compiled=self.registry.compiled(name),
             arguments=arguments,
             limits=self._runner._limits_for(tool, limits),  # noqa: SLF001
             bare_string=bare_string,
+            cwd=cwd,
             place=self._place,
             operation_id=operation_id,
             attempt_id=attempt_id,
-            began=trio.current_time(),
+            began=began,
         )
         with trio.CancelScope() as cancelling:
             self._calls.add(cancelling)
@@ -401,8 +497,6 @@ class _Place:
         self._backend: BackendSession | None = None
         self._variables: dict[tuple[str, ...], dict[str, str]] = {}
         self._removals = opened.removals
-        self._making = trio.Lock()
-        self._has_survivors = False
 
     async def open_session(
         self, stack: AsyncExitStack, launcher: Launcher, backend: Backend | None, confinement: Callable[[], Confinement]
@@ -437,22 +531,22 @@ class _Place:
         try:
             exit_ = await self._session.launch(command, stdin, limits)
         except BaseException:
-            if isinstance(self._session, SupervisedLauncher):
-                self._has_survivors |= bool(self._session.survivors.pop(command.attempt_id, ()))
+            ours = self._session if isinstance(self._session, SupervisedLauncher) else None
+            if ours is not None and ours.survivors.pop(command.attempt_id, ()):
+                self.workspace.note_survivors()
             await self._kill_elsewhere(command)
             raise
         finally:
             self._slots.release()
-        self._has_survivors |= bool(exit_.survivors)
+        if exit_.survivors:
+            self.workspace.note_survivors()
         if exit_.ending not in {Ending.BY_ITSELF, Ending.NOT_STARTED}:
             await self._kill_elsewhere(command)
         return exit_, waited_s
 
     async def make_workspace(self) -> None:
         """Make the directory, if it is not there yet; calls that come at once make one between them."""
-        if not self.workspace.exists:
-            async with self._making:
-                await self.workspace.make()
+        await self.workspace.make()
 
     async def _kill_elsewhere(self, command: Command) -> None:
         """Have the backend end what it started outside of the tree that was ended; whatever it raises is logged."""
@@ -464,12 +558,16 @@ class _Place:
             except Exception:
                 logger.exception("a backend could not end what it started: %s", self.tier)
 
-    async def give_up_workspace(self) -> None:
-        """Remove the workspace, unless something that could not be ended still works in it."""
-        if self._has_survivors:
-            self.workspace.leave()
-        else:
+    async def close_workspace(self, *, is_ours: bool, report_changes: bool) -> ScopeReport:
+        """Return what became of the files of the workspace; one that is ours is settled and removed."""
+        if is_ours:
+            await self.workspace.settle(report_changes=report_changes)
             await self._removals.remove(self.workspace)
+            return self.workspace.report
+        changes = None
+        with trio.CancelScope(shield=True):
+            changes = await self.workspace.changes() if report_changes else None
+        return ScopeReport(changes=changes)
 
 
 def _checked_id(operation_id: str) -> str:

@@ -16,7 +16,7 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MOST_LEFT", "NOT_ENDED", "NO_THREAD", "NotRun", "Threads", "in_thread"]
+__all__ = ["MOST_LEFT", "NOT_ENDED", "NO_THREAD", "NotRun", "Threads", "in_thread", "unless_cancelled"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -38,6 +38,14 @@ async def in_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
         if "start new thread" not in str(error):
             raise
         return function(*args)
+
+
+def unless_cancelled() -> None:
+    """Stop a piece of our own work in a thread, by raising, when whoever waits for it was cancelled."""
+    try:
+        trio.from_thread.check_cancelled()
+    except RuntimeError:
+        pass  # it is done in place
 
 
 class NotRun(enum.Enum):

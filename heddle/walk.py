@@ -13,6 +13,7 @@ import math
 import os
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
 
 import attrs
@@ -32,8 +33,6 @@ from heddle.tools.definition import Function, Program, ToolContext, ToolDef, Vio
 from heddle.tools.structuring import ArgumentsRefused, to_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from heddle.strictjson import JSON
     from heddle.threads import Threads
     from heddle.workspace import Workspace
@@ -98,6 +97,7 @@ class Call:
     arguments: Mapping[str, object] | str | None
     limits: Limits
     bare_string: bool
+    cwd: str | Path | None
     place: Place
     began: float
     operation_id: str
@@ -232,14 +232,18 @@ async def _run_program(call: Call, program: Program, arguments: dict[str, JSON])
             f"a call may send {call.limits.stdin_bytes:,}.",
         )
     await call.place.make_workspace()
-    command = _command(call, program)
-    exit_, waited_s = await call.place.launch(command, stdin, call.limits)
+    cwd = _cwd(call)
+    if isinstance(cwd, Failed):
+        return cwd
+    command = _command(call, program, cwd)
+    waited_s = trio.current_time() - call.began
+    exit_, in_line_s = await call.place.launch(command, stdin, call.limits)
     exit_ = _explained(exit_, command)
     if exit_.ending is not Ending.NOT_STARTED:
         # A launcher need not say when: that it was started is what counts.
         call.started_at = exit_.started_at or datetime.datetime.now(datetime.UTC)
     reply = await _aside(call, _takes_long(call, exit_.stdout), _decoded, call, protocol, exit_, request)
-    call.report = _report(call, exit_, waited_s, failed=isinstance(reply, Failed))
+    call.report = _report(call, exit_, waited_s + in_line_s, failed=isinstance(reply, Failed))
     return reply
 
 
@@ -261,7 +265,25 @@ def _request(call: Call, program: Program, arguments: dict[str, JSON]) -> Reques
     )
 
 
-def _command(call: Call, program: Program) -> Command:
+def _cwd(call: Call) -> Path | Failed:
+    """Return where a program is started: in the workspace, or in a folder of it."""
+    workspace = call.place.workspace.path
+    if call.cwd is None:
+        return workspace
+    said = f'tool "{call.tool.name}" was not started in {str(call.cwd)!r}: '
+    try:
+        cwd = (workspace / call.cwd).resolve()
+        is_folder = cwd.is_dir()
+    except (OSError, RuntimeError, ValueError):
+        return Failed(FailureKind.CANNOT_START, said + "it is no path to a folder.")
+    if not cwd.is_relative_to(workspace):
+        return Failed(FailureKind.DENIED, said + "that leaves the workspace.")
+    if not is_folder:
+        return Failed(FailureKind.CANNOT_START, said + "there is no such folder in the workspace.")
+    return cwd
+
+
+def _command(call: Call, program: Program, cwd: Path) -> Command:
     """Return the command that starts the tool, with all that it may know of its call."""
     identity = {
         "HEDDLE_TOOL": call.tool.name,
@@ -270,7 +292,7 @@ def _command(call: Call, program: Program) -> Command:
     }
     return Command(
         argv=(str(program.path), *program.args),
-        cwd=call.place.workspace.path,
+        cwd=cwd,
         environment=call.place.variables(program.inherit_env) | identity,
     )
 

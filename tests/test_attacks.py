@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -284,7 +285,7 @@ async def test_a_directory_that_cannot_be_filled_is_not_left(private: Path) -> N
 
 @pytest.fixture
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(directory.tempfile, "tempdir", str(tmp_path))  # type: ignore[attr-defined]
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 

@@ -19,10 +19,13 @@ async def test_a_workspace_is_private_and_removed(toolbox: Toolbox) -> None:
     async with heddle.Workspace.open("my agent/1") as workspace:
         path = workspace.path
         mode = stat.S_IMODE(path.stat().st_mode)
+        mode_above = path.parent.stat().st_mode
         (path / "file").write_text("x")
 
     assert mode == 0o700
-    assert path.name.startswith("heddle-my-agent-1-")
+    assert path.name == "my-agent-1"
+    assert stat.S_IMODE(mode_above) == 0o700
+    assert not path.parent.exists()
     assert not path.exists()
 
 

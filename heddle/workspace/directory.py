@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import shlex
-import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,12 +13,22 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from heddle.threads import in_thread
+from heddle.errors import DefinitionError
+from heddle.threads import in_thread, unless_cancelled
 from heddle.tools.definition import Program, ToolDef
+from heddle.workspace.changes import Baseline, Changes, FileFault, baseline_of, changes_since
+from heddle.workspace.copyback import CopiedBack, copy_back
+from heddle.workspace.filling import Origin, fill
+from heddle.workspace.kept import new_kept, place_for_kept
+from heddle.workspace.mounts import RESERVED, Mount, Mounts
 from heddle.workspace.removal import remove_tree
+from heddle.workspace.report import ScopeReport
+from heddle.workspace.sources import Source, checked_for
+from heddle.workspace.temporary import RunFolder
+from heddle.workspace.trees import FOLDER, shown
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Iterable
 
 
 __all__ = ["Workspace", "label_from"]
@@ -28,7 +37,6 @@ logger: logging.Logger = logging.getLogger("heddle")
 
 # 40 characters: a label is for people who look for a directory, and paths have to stay short.
 LABEL_CHARS = 40
-RESERVED = ".heddle"
 # 30 links take about as long as starting a process.
 FEW_TOOLS = 30
 
@@ -48,55 +56,126 @@ class Workspace:
     """The directory in which a scope's tools work: their cwd and ``HEDDLE_WORKSPACE``, readable by this user alone.
 
     It is made when `path` is first asked for. Tools reach each other by name in ``.heddle/bin``, which is reserved.
+    Use `open` or `adopt` to have one that outlives a scope.
 
     Attributes:
         label: What it is called, for people.
+        report: What became of its files; complete when it is closed.
     """
 
     label: str = attrs.field(converter=label_from)
     _tools: tuple[ToolDef, ...] = attrs.field(default=(), converter=_as_tuple, alias="tools", repr=False)
-    _path: Path | None = attrs.field(default=None, init=False)
+    _home: RunFolder = attrs.field(factory=RunFolder, alias="home", kw_only=True, repr=False)
+    _sources: tuple[Source, ...] = attrs.field(default=(), alias="sources", kw_only=True, repr=False)
+    _keep_in: Path | None = attrs.field(default=None, alias="keep_in", kw_only=True)
+    _adopted: Path | None = attrs.field(default=None, alias="adopted", kw_only=True)
+    report: ScopeReport = attrs.field(factory=ScopeReport, init=False)
+    _made: _Made | None = attrs.field(default=None, init=False)
+    _has_survivors: bool = attrs.field(default=False, init=False)
+    _making: trio.Lock = attrs.field(factory=trio.Lock, init=False, repr=False)
 
     @classmethod
     @asynccontextmanager
     async def open(
-        cls, label: str = "scope", *, registry: Iterable[ToolDef] | None = None
+        cls,
+        label: str = "scope",
+        *,
+        mounts: Iterable[Mount | str] = (),
+        keep_in: str | Path | None = None,
+        registry: Iterable[ToolDef] | None = None,
     ) -> AsyncGenerator[Workspace, None]:
         """Have a workspace for the time of the block; it is removed at its end, whatever tools have done to it.
 
+        What tools have changed in mounts that are ``rw`` is copied back before that; see `report`.
+
         Args:
             label: What it is called.
+            mounts: What it holds from the beginning.
+            keep_in: A folder in which it stays, under its label or that and a number; None removes it.
             registry: The tools that are reachable by name in it.
+
+        Raises:
+            DefinitionError: A mount, or the folder to keep it in, cannot be used. Every fault is named.
+            OSError: A mount cannot be copied.
         """
-        workspace = cls(label, registry or ())
+        home = RunFolder()
+        kept = None if keep_in is None else place_for_kept(keep_in)
+        group = Mounts.of(mounts, "Workspace.open(mounts=…)")
+        sources = await in_thread(checked_for, group, kept) if group else []
+        workspace = cls(label, registry or (), home=home, sources=tuple(sources), keep_in=kept)
         try:
+            if workspace.has_mounts:
+                await workspace.make()
+            yield workspace
+        finally:
+            await workspace.settle()
+            await workspace.remove()
+            home.close()
+
+    @classmethod
+    @asynccontextmanager
+    async def adopt(
+        cls,
+        path: str | Path,
+        *,
+        label: str | None = None,
+        registry: Iterable[ToolDef] | None = None,
+        track_changes: bool = False,
+    ) -> AsyncGenerator[Workspace, None]:
+        """Let tools work in a folder that is there: nothing is copied, added or removed in it.
+
+        The folder of tools lies elsewhere and is still last on ``PATH``.
+
+        Args:
+            path: The folder; a link to one is followed once, here.
+            label: What it is called; by default its name.
+            registry: The tools that are reachable by name.
+            track_changes: Read every file now, so that `changes` can say what became of them.
+
+        Raises:
+            DefinitionError: There is no such folder, or it cannot be entered.
+        """
+        folder = _found(path)
+        home = RunFolder()
+        workspace = cls(label or folder.name, registry or (), home=home, adopted=folder)
+        try:
+            await workspace.make()
+            if track_changes:
+                await workspace._track()
             yield workspace
         finally:
             await workspace.remove()
+            home.close()
 
     @property
     def path(self) -> Path:
         """The directory, absolute and free of links. Made when first asked for."""
-        if self._path is None:
-            self._path = self._made()
-        return self._path
-
-    async def make(self) -> None:
-        """Make the directory now, without holding the loop where it takes more than a moment."""
-        if self._path is None and len(self._tools) > FEW_TOOLS:
-            self._path = await in_thread(self._made)
-        elif self._path is None:
-            self._path = self._made()
-
-    @property
-    def exists(self) -> bool:
-        """Whether it was made."""
-        return self._path is not None
+        return self._now().path
 
     @property
     def bin(self) -> Path:
         """The folder in which every tool of the scope is reachable by its name."""
-        return self.path / RESERVED / "bin"
+        return self._now().bin
+
+    @property
+    def exists(self) -> bool:
+        """Whether it was made."""
+        return self._made is not None
+
+    @property
+    def has_mounts(self) -> bool:
+        """Whether something is put into it."""
+        return bool(self._sources)
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether it is a folder of the host's own."""
+        return self._adopted is not None
+
+    @property
+    def read_only(self) -> tuple[str, ...]:
+        """The places in it that hold mounts which are ``ro``."""
+        return tuple(place for source in self._sources if source.mount.mode == "ro" for place in source.mount.places)
 
     def variables(self, search_path: str) -> dict[str, str]:
         """Return what tells a tool where it works. The tools' own folder comes last on ``PATH``: it shadows nothing."""
@@ -106,33 +185,176 @@ class Workspace:
             "PATH": f"{search_path}{os.pathsep}{self.bin}",
         }
 
+    async def make(self) -> None:
+        """Make the directory now, without holding the loop where it takes more than a moment.
+
+        Calls that come at once make one between them.
+
+        Raises:
+            OSError: A mount cannot be copied, or there is no room. Nothing is left of the directory.
+        """
+        if self._made is not None:
+            return
+        if not self._sources and len(self._tools) <= FEW_TOOLS:
+            self._now()
+            return
+        async with self._making:
+            if self._made is None:
+                self._made = await in_thread(self._make, unless_cancelled)
+
+    async def changes(self) -> Changes:
+        """Return how the files differ from those that were put there; ``.heddle`` does not count.
+
+        Raises:
+            DefinitionError: The folder was adopted and nobody has said ``track_changes=True``.
+        """
+        if self._made is None:
+            return Changes()
+        made = self._made
+        if made.baseline is None:
+            raise DefinitionError("this folder was adopted without track_changes=True: what it held is not known")
+        without = frozenset[str]() if self.is_adopted else frozenset({RESERVED})
+        return await in_thread(changes_since, made.baseline, made.root, without, unless_cancelled)
+
+    def note_survivors(self) -> None:
+        """Note that something could not be ended which may still work in it: it is left as it is, for good."""
+        self._has_survivors = True
+
+    async def settle(self, *, report_changes: bool = False) -> None:
+        """Copy back what was changed, cancelled or not, and complete the report. Nothing works in it any more.
+
+        Args:
+            report_changes: Put into the report what has changed.
+        """
+        made = self._made
+        if made is None:
+            if report_changes:
+                self.report = attrs.evolve(self.report, changes=Changes())
+            return
+        with trio.CancelScope(shield=True):
+            origins, made.origins = made.origins, []
+            if origins:
+                await in_thread(self._copy_back, made, origins)
+            if report_changes and made.baseline is not None:
+                self.report = attrs.evolve(self.report, changes=await self.changes())
+        if self._keep_in is not None:
+            self.report = attrs.evolve(self.report, kept=made.path)
+
     async def remove(self) -> None:
-        """Remove it and all that is in it, cancelled or not. What cannot be removed is logged and left."""
-        path, self._path = self._path, None
-        if path is None:
+        """Remove it and all that is in it, cancelled or not. What cannot be removed is logged and left.
+
+        One that is kept, or in which something still works, is left as it is.
+        """
+        made, self._made = self._made, None
+        if made is None:
+            return
+        made.close()
+        if self._has_survivors:
+            logger.warning("a workspace is left, because a process of it could not be ended: %s", made.path)
+            return
+        waste = made.bin.parent if self.is_adopted else made.path
+        if self._keep_in is not None:
             return
         faults: tuple[str, ...] = ()
         with trio.CancelScope(shield=True):
-            faults = await in_thread(remove_tree, path)
+            faults = await in_thread(remove_tree, waste)
         for fault in faults:
-            logger.warning("a workspace could not be removed entirely: %s: %s", path, fault)
+            logger.warning("a workspace could not be removed entirely: %s: %s", waste, fault)
+        self._home.tidy()
 
-    def leave(self) -> None:
-        """Let the directory be: something that could not be ended still works in it."""
-        logger.warning("a workspace is left, because a process of it could not be ended: %s", self._path)
-        self._path = None
+    def _now(self) -> _Made:
+        if self._made is None:
+            self._made = self._make(_go_on)
+        return self._made
 
-    def _made(self) -> Path:
-        path = Path(tempfile.mkdtemp(prefix=f"heddle-{self.label}-")).resolve()
+    def _make(self, pause: Callable[[], object]) -> _Made:
+        """Make it and fill it; on an error nothing is left of it."""
+        if self._adopted is not None:
+            path, tools = self._adopted, self._home.new(self.label)
+        else:
+            path = self._home.new(self.label) if self._keep_in is None else new_kept(self._keep_in, self.label)
+            tools = path / RESERVED
+            tools.mkdir()
+        made = _Made(path, tools / "bin", os.open(path, FOLDER))
         try:
-            folder = path / RESERVED / "bin"
-            folder.mkdir(parents=True)
+            made.bin.mkdir()
             for tool in self._tools:
-                _make_reachable(tool, folder / tool.name)
+                _make_reachable(tool, made.bin / tool.name)
+            if self._adopted is None:
+                made.baseline = Baseline(fill(self._sources, made.root, pause, made.origins))
         except BaseException:
-            remove_tree(path)
+            made.close()
+            remove_tree(tools if self.is_adopted else path)
             raise
-        return path
+        return made
+
+    async def _track(self) -> None:
+        """Read every file, to know later what became of it."""
+        made = self._now()
+        made.baseline = await in_thread(baseline_of, made.root, frozenset[str](), unless_cancelled)
+
+    def _copy_back(self, made: _Made, origins: list[Origin]) -> None:
+        done = CopiedBack()
+        for origin in origins:
+            try:
+                if self._has_survivors:
+                    place = origin.source.mount.place
+                    done.failed.append(FileFault(place, "a process that could not be ended may still work in it"))
+                else:
+                    copy_back(origin, made.root, made.baseline or Baseline(), done)
+            finally:
+                origin.close()
+        self.report = attrs.evolve(
+            self.report,
+            copied_back=tuple(done.copied),
+            overwritten=tuple(done.overwritten),
+            failed=tuple(done.failed),
+        )
+        for path in done.overwritten:
+            logger.warning("a file was changed by others while it was mounted, and is overwritten: %s", shown(path))
+        for fault in done.failed:
+            logger.warning("a file was not copied back: %s", fault)
+
+
+@attrs.define(eq=False)
+class _Made:
+    """A workspace that was made.
+
+    Attributes:
+        path: Where it is.
+        bin: Its folder of tools.
+        root: The directory, opened before any tool ran.
+        baseline: What it held then; None for a folder that was adopted, unless somebody asked.
+        origins: Where mounts are copied back to; open.
+    """
+
+    path: Path
+    bin: Path
+    root: int
+    baseline: Baseline | None = None
+    origins: list[Origin] = attrs.field(factory=list["Origin"])
+
+    def close(self) -> None:
+        """Close what was held open."""
+        for origin in self.origins:
+            origin.close()
+        self.origins.clear()
+        os.close(self.root)
+
+
+def _found(path: str | Path) -> Path:
+    """Return the folder that is to be adopted, absolute and free of links."""
+    try:
+        folder = Path(path).resolve(strict=True)
+        os.close(os.open(folder, FOLDER))
+    except (OSError, RuntimeError, ValueError) as error:
+        said = getattr(error, "strerror", None) or error
+        raise DefinitionError(f"{str(path)!r} cannot be adopted as a workspace: {said}") from None
+    return folder
+
+
+def _go_on() -> None:
+    pass
 
 
 def _make_reachable(tool: ToolDef, place: Path) -> None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-import stat
-import sys
 from typing import TYPE_CHECKING
+
+from heddle.workspace.trees import open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ def remove_tree(root: Path) -> tuple[str, ...]:
     """
     faults: list[str] = []
     try:
-        top = _open_folder(str(root), None)
+        top = open_folder(str(root), None)
     except FileNotFoundError:
         return ()
     except OSError as error:
@@ -61,7 +61,7 @@ def _empty(top: int, faults: list[str]) -> None:
 
 def _empty_shallow(name: str, top: int, fresh: Iterator[str], faults: list[str]) -> None:
     """Empty one folder: unlink its files, move its folders up beside it."""
-    folder = _open_folder(name, top)
+    folder = open_folder(name, top)
     try:
         for inner, is_folder in _entries(folder):
             if is_folder:
@@ -77,7 +77,7 @@ def _move_up(name: str, folder: int, new_name: str, top: int) -> None:
         os.rmdir(name, dir_fd=folder)
     except OSError:
         # Moving a folder to another parent takes the right to write in it.
-        os.close(_open_folder(name, folder))
+        os.close(open_folder(name, folder))
         os.rename(name, new_name, src_dir_fd=folder, dst_dir_fd=top)
 
 
@@ -96,28 +96,3 @@ def _trying(faults: list[str], name: str, step: Callable[..., object], *args: ob
 def _entries(folder: int) -> list[tuple[str, bool]]:
     with os.scandir(folder) as entries:
         return [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-
-
-def _open_folder(name: str, parent: int | None) -> int:
-    """Open a folder that is no link, and make it ours to read and write whatever its mode was."""
-    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        folder = os.open(name, os.O_RDONLY | flags, dir_fd=parent)
-    except PermissionError:
-        _open_up(name, parent, flags)
-        folder = os.open(name, os.O_RDONLY | flags, dir_fd=parent)
-    if stat.S_IMODE(os.fstat(folder).st_mode) & stat.S_IRWXU != stat.S_IRWXU:
-        os.fchmod(folder, stat.S_IRWXU)
-    return folder
-
-
-def _open_up(name: str, parent: int | None, flags: int) -> None:
-    if sys.platform != "linux":
-        os.chmod(name, stat.S_IRWXU, dir_fd=parent, follow_symlinks=False)
-        return
-    # A descriptor that only names it: the mode changes on the very folder that was looked at, never on a link's target.
-    handle = os.open(name, os.O_PATH | flags, dir_fd=parent)
-    try:
-        os.chmod(f"/proc/self/fd/{handle}", stat.S_IRWXU)
-    finally:
-        os.close(handle)

@@ -1,0 +1,137 @@
+"""Put the contents of mounts into a workspace, and keep what is needed to bring changes back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+
+from heddle.workspace.changes import Entry
+from heddle.workspace.copying import Copying, Room
+from heddle.workspace.sources import Source
+from heddle.workspace.trees import FOLDER, Cursor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+
+__all__ = ["Origin", "fill", "snapshot"]
+
+
+@attrs.frozen(eq=False)
+class Origin:
+    """Where a mount came from, opened before any tool could do anything to the way there.
+
+    Attributes:
+        source: The mount.
+        folder: The folder itself, or the one that holds the file. Open until `close`.
+        name: Of the file; None for a folder.
+        entries: What was copied in, by path below `source`'s place in the workspace; one file is the path ``""``.
+    """
+
+    source: Source
+    folder: int
+    name: str | None
+    entries: Mapping[str, Entry]
+
+    def close(self) -> None:
+        """Let the folder go."""
+        os.close(self.folder)
+
+
+def fill(sources: Iterable[Source], root: int, pause: Callable[[], object], origins: list[Origin]) -> dict[str, Entry]:
+    """Copy mounts into a workspace in which nobody works yet; return its files by path.
+
+    Args:
+        sources: Mounts that go together.
+        root: The workspace, open.
+        pause: Called now and then; it may raise, to stop.
+        origins: What is copied back later is added here, open.
+
+    Raises:
+        OSError: A mount cannot be copied: it has changed since it was looked at, or there is no room. It is named.
+    """
+    files: dict[str, Entry] = {}
+    for source in sources:
+        try:
+            files |= _fill(source, root, pause, origins)
+        except OSError as error:
+            raise _named(source, error) from error
+    return files
+
+
+def _fill(source: Source, root: int, pause: Callable[[], object], origins: list[Origin]) -> dict[str, Entry]:
+    mount = source.mount
+    copying = Copying(Room(mount.max_bytes, mount.max_entries), pause, source.known)
+    *above, last = mount.place.split("/")
+    with Cursor.at(root) as target:
+        if source.path is None:
+            target.enter_all([*above, last] if last else [], make=True)
+            _write_files(mount.files or {}, target, copying)
+        else:
+            target.enter_all(above, make=True)
+            folder, name = _opened(source.path, is_folder=source.is_folder)
+            try:
+                _copy(folder, name, target, last, copying)
+                if mount.mode == "rw":
+                    origins.append(Origin(source, os.dup(folder), name, copying.entries))
+            finally:
+                os.close(folder)
+    return {_joined(mount.place, path): entry for path, entry in copying.entries.items()}
+
+
+def snapshot(source: Source, folder: Path, pause: Callable[[], object]) -> Source:
+    """Return a source with the same contents, which nobody changes any more: a copy, in `folder`, of what it is now.
+
+    Raises:
+        OSError: It cannot be copied; it is named.
+    """
+    if source.path is None:
+        return source
+    copying = Copying(Room(source.mount.max_bytes, source.mount.max_entries), pause)
+    try:
+        original, name = _opened(source.path, is_folder=source.is_folder)
+        try:
+            with Cursor(os.open(folder.parent, FOLDER)) as target:
+                _copy(original, name, target, folder.name, copying)
+        finally:
+            os.close(original)
+    except OSError as error:
+        raise _named(source, error) from error
+    return attrs.evolve(source, path=folder, known=copying.entries)
+
+
+def _copy(folder: int, name: str | None, target: Cursor, new_name: str, copying: Copying) -> None:
+    """Copy a file of `folder`, or all that is in it, to `new_name` in another folder."""
+    if name is not None:
+        copying.room.take_entry()
+        copying.file("", name, folder, new_name, target.fd)
+        return
+    target.enter(new_name, make=True)
+    with Cursor.at(folder) as inside:
+        copying.folder(inside, target)
+
+
+def _opened(path: Path, *, is_folder: bool) -> tuple[int, str | None]:
+    """Open what is copied: the folder, or the folder that holds the file and the file's name in it."""
+    return (os.open(path, FOLDER), None) if is_folder else (os.open(path.parent, FOLDER), path.name)
+
+
+def _write_files(files: Mapping[str, bytes], target: Cursor, copying: Copying) -> None:
+    for path, data in files.items():
+        copying.pause()
+        *folders, name = path.split("/")
+        with Cursor.at(target.fd) as place:
+            place.enter_all(folders, make=True)
+            copying.contents(path, data, name, place.fd)
+
+
+def _named(source: Source, error: OSError) -> OSError:
+    return OSError(error.errno, f"{source.name}: it cannot be copied: {error.strerror or error}")
+
+
+def _joined(place: str, path: str) -> str:
+    return f"{place}/{path}" if place and path else place or path
