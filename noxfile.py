@@ -60,7 +60,15 @@ def typing(session: nox.Session) -> None:
 def examples(session: nox.Session) -> None:
     """Run every example, and the README's."""
     install(session, "-e", ".[cli]", *TEST)
-    session.run("python", "-m", "pytest", "tests/test_readme.py", "tests/test_examples.py", *session.posargs)
+    session.run(
+        "python",
+        "-m",
+        "pytest",
+        "tests/test_readme.py",
+        "tests/test_howto.py",
+        "tests/test_examples.py",
+        *session.posargs,
+    )
 
 
 @nox.session

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import math
 import threading
+import time
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, TypeVarTuple
 
 import trio
@@ -25,6 +26,8 @@ Ts = TypeVarTuple("Ts")
 MOST_LEFT = 16
 # 4: judging is work for the interpreter, and more threads than that only take turns.
 MOST_JUDGES = 4
+# 20 ms: nobody notices that a cancelled copy goes on for so long.
+ASK_SECONDS = 0.02
 
 
 async def in_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
@@ -40,12 +43,24 @@ async def in_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
         return function(*args)
 
 
-def unless_cancelled() -> None:
-    """Stop a piece of our own work in a thread, by raising, when whoever waits for it was cancelled."""
-    try:
-        trio.from_thread.check_cancelled()
-    except RuntimeError:
-        pass  # it is done in place
+def unless_cancelled() -> Callable[[], None]:
+    """Return what a piece of our own work calls again and again, and what raises when nobody waits for it any more.
+
+    Asking takes a turn of the loop, so it is done only now and then.
+    """
+    ask_at = 0.0
+
+    def pause() -> None:
+        nonlocal ask_at
+        now = time.monotonic()
+        if now >= ask_at:
+            ask_at = now + ASK_SECONDS
+            try:
+                trio.from_thread.check_cancelled()
+            except RuntimeError:
+                pass  # it is done in place
+
+    return pause
 
 
 class NotRun(enum.Enum):

@@ -203,6 +203,72 @@ async def opening(count: int) -> list[Row]:
     return [Row("open a runner, one call, close it", ours / base, "x floor", None, f"{ours * 1e3:.1f} ms")]
 
 
+async def workspaces(count: int) -> list[Row]:
+    """Scopes that have a directory: empty, and with 1,000 files of 1 KiB."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = small_files(Path(folder, "tree"), 1000)
+
+        def scope_of(
+            runner: heddle.Runner, mount: str | None = None, changed: int = 0
+        ) -> Callable[[], Awaitable[object]]:
+            async def step() -> None:
+                async with runner.scope(mounts=[mount] if mount else ()) as scope:
+                    for number in range(changed):
+                        Path(scope.workspace.path, "tree", str(number // 100), str(number)).write_bytes(
+                            os.urandom(1024)
+                        )
+                    assert scope.workspace.path  # makes it
+
+            return step
+
+        async def first() -> None:
+            async with heddle.Runner([], mounts=[str(tree)]) as runner:
+                await scope_of(runner)()
+
+        async with heddle.Runner([]) as plain, heddle.Runner([], mounts=[str(tree)]) as mounted:
+            steps = [scope_of(plain), first, scope_of(mounted), scope_of(plain, f"{tree}:tree:rw", changed=10)]
+            await interleaved(3, *steps)
+            empty, opened, later, written = await interleaved(count // 6, *steps)
+        late = max([await lateness(small_files(Path(folder, "more"), 5000)) for _ in range(3)])
+    return [
+        Row("an empty scope with a directory", empty * 1e3, "ms", None),
+        Row("ro mount of 1,000 files, first scope", opened / empty, "x empty scope", None, f"{opened * 1e3:.1f} ms"),
+        Row("ro mount of 1,000 files, later scopes", later / empty, "x empty scope", None, f"{later * 1e3:.1f} ms"),
+        Row("rw the same, 10 changed", written / empty, "x empty scope", None, f"{written * 1e3:.1f} ms"),
+        Row("loop late while 5,000 files are copied", late * 1e3, "ms, worst of 3", 50),
+    ]
+
+
+def small_files(folder: Path, count: int) -> Path:
+    """Make so many files of 1 KiB, a hundred to a folder."""
+    for number in range(count):
+        place = folder / str(number // 100)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / str(number)).write_bytes(os.urandom(1024))
+    return folder
+
+
+async def lateness(tree: Path) -> float:
+    """Return how late the loop came back to a task that asks every millisecond, while a scope is filled and emptied."""
+    worst = 0.0
+
+    async def beat() -> None:
+        nonlocal worst
+        while True:
+            due = trio.current_time() + 0.001
+            await trio.sleep_until(due)
+            worst = max(worst, time.perf_counter() - start - due)
+
+    start = time.perf_counter() - trio.current_time()
+    mount = heddle.Mount(tree, "tree", "rw", max_entries=10_000)
+    async with heddle.Runner([]) as runner, trio.open_nursery() as nursery:
+        nursery.start_soon(beat)
+        async with runner.scope(mounts=[mount]):
+            pass
+        nursery.cancel_scope.cancel()
+    return worst
+
+
 async def importing(count: int) -> list[Row]:
     """What ``import heddle`` adds to starting Python, with compiled bytecode."""
     with tempfile.TemporaryDirectory() as folder:
@@ -243,6 +309,7 @@ async def main(*, quick: bool) -> list[Row]:
     rows: list[Row] = []
     for group in (plain_calls, single_calls, functions):
         rows += await group(count)
+    rows += await workspaces(count)
     rows += await many_calls(1 if quick else 5)
     rows += await opening(10 if quick else 40)
     rows += await importing(10 if quick else 40)

@@ -351,3 +351,135 @@ def test_a_reader_that_goes_away_is_no_traceback(folder: Path) -> None:
     )
 
     assert "Traceback" not in done.stderr
+
+
+# Files
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "a.csv").write_text("1\n")
+    return folder
+
+
+def test_files_are_mounted_and_brought_back(toolbox: Toolbox, data: Path) -> None:
+    toolbox.sh("edit", "cat in/a.csv more.csv >&2; echo 2 > in/a.csv; echo x > out.txt; rm more.csv; echo '{}'")
+
+    done = heddle_cli(
+        *("call", toolbox.folder, "edit", "--changes"),
+        *("--mount", f"{data}:in:rw", "--mount", f"{data}/a.csv:more.csv"),
+    )
+
+    assert (done.returncode, done.stdout) == (0, "{}\n")
+    assert done.stderr == "created: out.txt (2 bytes)\nmodified: in/a.csv (2 bytes)\ndeleted: more.csv (2 bytes)\n"
+    assert (data / "a.csv").read_text() == "2\n"
+
+
+def test_a_workspace_is_kept_and_said_where(toolbox: Toolbox, data: Path, tmp_path: Path) -> None:
+    toolbox.sh("write", "echo x > 'out\n\033[1m.txt'; ln -s / l; echo '{}'")
+    options: list[str | Path] = ["--mount", str(data), "--workspace", str(tmp_path / "out")]
+
+    first = heddle_cli("call", toolbox.folder, "write", *options)
+    second = heddle_cli("call", toolbox.folder, "write", *options, "--changes")
+    third = heddle_cli("call", toolbox.folder, "write", *options, "--json")
+
+    kept = tmp_path.resolve() / "out"
+    assert first.stderr == f"the workspace is kept: {kept}/write\n"
+    assert second.stderr == (
+        f"created: out\\n\\x1b[1m.txt (2 bytes)\nno file: l\nthe workspace is kept: {kept}/write-2\n"
+    )
+    assert json.loads(third.stdout)["files"] == {
+        "copied_back": [],
+        "overwritten": [],
+        "failed": [],
+        "changes": None,
+        "kept": f"{kept}/write-3",
+    }
+    assert (kept / "write" / "data" / "a.csv").read_text() == "1\n"
+
+
+def test_what_is_not_copied_back_is_said(toolbox: Toolbox, data: Path) -> None:
+    toolbox.sh("edit", "rm data/a.csv; mkdir data/a.csv; echo 2 > data/a.csv/b; echo '{}'")
+
+    done = heddle_cli("call", toolbox.folder, "edit", "--mount", f"{data}:data:rw", "--json")
+
+    files = json.loads(done.stdout)["files"]
+    assert done.returncode == 0
+    assert files["failed"] == [{"path": "data/a.csv/b", "reason": "there is a file where it needs the folder 'a.csv'"}]
+    assert "a file was not copied back: data/a.csv/b: there is a file" in done.stderr
+    assert (data / "a.csv").read_text() == "1\n"
+
+
+def test_every_fault_of_every_mount_is_named(folder: Path, data: Path) -> None:
+    (data / "link").symlink_to("/etc/passwd")
+
+    done = heddle_cli(
+        *("call", folder, "echo", '{"text": "x"}', "--mount", "nosuch", "--mount", f"{data}"),
+        *("--mount", f"{data}/a.csv:../x", "--mount", "a:b:c:d"),
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "heddle: 4 faults in mounts:\n"
+        "  --mount nosuch: there is no such file or folder\n"
+        f"  --mount {data}: it holds what cannot be copied: 'link' is a link. Only files and folders that can be read "
+        "are mounted; take the others away, or mount another folder\n"
+        f"  --mount {data}/a.csv:../x: the dest '../x' leaves the workspace: it may not climb\n"
+        "  --mount a:b:c:d: 'a:b:c:d' has 4 parts, where a mount is source[:dest][:ro|:rw]; "
+        "write \\: for a colon in a name\n"
+    )
+
+
+def test_the_budget_of_mounts_is_raised_by_options(toolbox: Toolbox, data: Path) -> None:
+    toolbox.sh("count", "ls data | wc -l >&2; echo '{}'")
+    (data / "b.csv").write_text("2\n")
+    options: list[str | Path] = ["call", toolbox.folder, "count", "--mount", str(data)]
+
+    refused = heddle_cli(*options, "--mount-max-entries", "1", "--mount-max-bytes", "3")
+    passed = heddle_cli(*options, "--mount-max-entries", "2", "--mount-max-bytes", "4")
+
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        f"heddle: a mount cannot be used:\n  --mount {data}: it holds 4 bytes, and a mount may hold 3 (raise it with "
+        "--mount-max-bytes); it holds 2 files and folders, and a mount may hold 1 (raise it with --mount-max-entries)\n"
+    )
+    assert passed.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_call_that_is_stopped_brings_its_files_back_and_leaves_nothing(
+    toolbox: Toolbox, data: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    toolbox.sh("edit", f"echo 2 > data/a.csv; echo $$ > {tmp_path}/pid; sleep {toolbox.long}")
+    (tmp_path / "private").mkdir()
+    process = subprocess.Popen(
+        [*HEDDLE, "call", str(toolbox.folder), "edit", "--mount", f"{data}:data:rw"],
+        env=os.environ | {"TMPDIR": str(tmp_path / "private")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert wait_until((tmp_path / "pid").exists, 10)
+
+    process.send_signal(number)
+    _, said = process.communicate(timeout=10)
+
+    assert process.returncode == 128 + number
+    assert said == f"stopped by {number.name}; the tool was ended\n"
+    assert (data / "a.csv").read_text() == "2\n"
+    assert list((tmp_path / "private").iterdir()) == []
+    assert toolbox.strays() == []
+
+
+def test_a_tool_is_started_in_a_folder_of_its_workspace(toolbox: Toolbox, data: Path) -> None:
+    toolbox.sh("here", "ls >&2; echo '{}'")
+
+    inside = heddle_cli("call", toolbox.folder, "here", "--mount", str(data), "--cwd", "data", "--json")
+    outside = heddle_cli("call", toolbox.folder, "here", "--mount", str(data), "--cwd", "data/../..")
+
+    assert json.loads(inside.stdout)["report"]["stderr_tail"] == "a.csv\n"
+    assert outside.returncode == 1
+    assert outside.stderr == (
+        "failed (denied): tool \"here\" was not started in 'data/../..': that leaves the workspace.\n"
+    )

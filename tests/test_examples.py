@@ -58,3 +58,11 @@ def test_the_tools_work_without_heddle(tool: str) -> None:
     )
 
     assert done.stdout.strip().replace(" ", "") == '{"result":"Yousearchedfor:looms"}'
+
+
+def test_the_csv_report_goes_from_tool_to_tool_and_comes_back() -> None:
+    assert run("csv_report.py") == (
+        "{'rows': 3, 'best': 'attic'}\n"
+        "report/best.txt came back: attic: 5200 picks\n"
+        "created in the workspace: readings.csv, report/best.txt\n"
+    )

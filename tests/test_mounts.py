@@ -193,7 +193,7 @@ async def test_what_was_given_to_a_scope_is_there_beside_what_the_runner_has(too
     async with heddle.Runner(toolbox.registry(), mounts=[str(data)]) as runner:
         async with runner.scope(mounts=[Mount(data / "numbers.csv", "more.csv")]) as scope:
             result = await scope.call("look")
-        with pytest.raises(heddle.DefinitionError, match=r"scope\(mounts=…\) .*:data: Runner\(mounts=…\) .*"):
+        with pytest.raises(heddle.DefinitionError, match=r"scope\(mounts=…\) .*:data: .* as Runner\(mounts=…\) .*"):
             async with runner.scope(mounts=[f"{data}/numbers.csv:data"]):
                 pass
 

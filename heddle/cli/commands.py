@@ -22,11 +22,13 @@ from heddle.environment import Environment
 from heddle.errors import DefinitionError, HeddleError, StrictJsonError
 from heddle.limits import Limits
 from heddle.results import Returned, ToolResult
-from heddle.runner import Runner
+from heddle.runner import Runner, Scope
 from heddle.tools.discovery import discover_tools
+from heddle.workspace import ScopeReport
+from heddle.workspace.mounts import MAX_BYTES, MAX_ENTRIES, Mounts
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Awaitable, Callable, Generator
 
     from heddle.strictjson import JSON
     from heddle.tools.definition import ToolDef
@@ -86,9 +88,36 @@ def describe(folder: Path, name: str, *, as_json: bool) -> None:
     "--timeout", type=float, metavar="SECONDS", help="Stop the tool earlier than its own limit, or the default of 30 s."
 )
 @click.option("--allow-env", multiple=True, metavar="NAME", help="Let tools see this variable. May be repeated.")
+@click.option(
+    "--mount",
+    "mounts",
+    multiple=True,
+    metavar="SRC[:DEST][:ro|:rw]",
+    help="Put a file or a folder into the workspace, under DEST or its own name. ro: a copy, the default. rw: what the "
+    "tool changes is copied back. \\: is a colon in a name. May be repeated.",
+)
+@click.option("--mount-max-bytes", type=click.IntRange(min=1), default=MAX_BYTES, metavar="N", help="For each mount.")
+@click.option(
+    "--mount-max-entries", type=click.IntRange(min=1), default=MAX_ENTRIES, metavar="N", help="For each mount."
+)
+@click.option("--workspace", "keep_in", metavar="DIR", help="Keep the workspace, in DIR under the name of the tool.")
+@click.option("--cwd", metavar="PATH", help="Start the tool in this folder of the workspace.")
+@click.option("--changes", is_flag=True, help="Say which files the tool has created, modified and deleted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result, with its report.")
 def call(
-    folder: Path, name: str, arguments: str | None, *, timeout: float | None, allow_env: tuple[str, ...], as_json: bool
+    folder: Path,
+    name: str,
+    arguments: str | None,
+    *,
+    timeout: float | None,
+    allow_env: tuple[str, ...],
+    mounts: tuple[str, ...],
+    mount_max_bytes: int,
+    mount_max_entries: int,
+    keep_in: str | None,
+    cwd: str | None,
+    changes: bool,
+    as_json: bool,
 ) -> None:
     """Call the tool NAME of DIR, and print what it returns.
 
@@ -97,30 +126,48 @@ def call(
     if timeout is not None and not timeout > 0:
         raise click.BadParameter("must be greater than 0", param_hint="--timeout")
     with _faults_of_the_user():
-        runner = Runner(_read(folder, name), environment=Environment(allow=allow_env or None))
+        runner = Runner(
+            _read(folder, name),
+            environment=Environment(allow=allow_env or None),
+            mounts=Mounts(mounts, "--mount", "--mount-max-{}", mount_max_bytes, mount_max_entries),
+            keep_workspaces=keep_in,
+        )
         given = _arguments(arguments)
         limits = Limits(wall_seconds=timeout)
-    result = _run(runner, name, given, limits)
+    result, files = _run(
+        runner, name, lambda scope: scope.call(name, _as_given(given), limits=limits, cwd=cwd), changes
+    )
     if as_json:
-        _print(result.as_json())
+        shown = result.as_json()
+        if mounts or keep_in is not None or changes:
+            shown["files"] = files.as_json()
+        _print(shown)
     elif isinstance(result, Returned):
         _print(result.data)
     else:
         click.echo(views.failure_text(result), err=True)
+    if not as_json:
+        views.print_files(files)
     sys.exit(0 if result.ok else 1)
 
 
-def _run(runner: Runner, name: str, arguments: JSON, limits: Limits) -> ToolResult:
+def _run(
+    runner: Runner, label: str, call: Callable[[Scope], Awaitable[ToolResult]], report_changes: bool
+) -> tuple[ToolResult, ScopeReport]:
     """Make the call; on SIGINT or SIGTERM end the tool first, and exit as the shell expects."""
     stopped_by = 0
     result: ToolResult | None = None
+    scope: Scope | None = None
+    fault: Exception | None = None
 
     async def make_the_call(calling: trio.CancelScope, listening: trio.CancelScope) -> None:
-        nonlocal result
+        nonlocal result, scope, fault
         try:
             with calling:
-                async with runner:
-                    result = await runner.call(name, _as_given(arguments), limits=limits)
+                async with runner, runner.scope(label, report_changes=report_changes) as scope:
+                    result = await call(scope)
+        except (HeddleError, OSError) as error:
+            fault = error  # as itself, not in a group
         finally:
             listening.cancel()
 
@@ -138,10 +185,14 @@ def _run(runner: Runner, name: str, arguments: JSON, limits: Limits) -> ToolResu
 
     with _faults_of_the_user():
         trio.run(main, strict_exception_groups=True)
+        if fault is not None:
+            raise fault
+    files = scope.report if scope is not None else ScopeReport()
     if result is None:
+        views.print_files(files)
         click.echo(f"stopped by {signal.Signals(stopped_by).name}; the tool was ended", err=True)
         sys.exit(128 + stopped_by)
-    return result
+    return result, files
 
 
 def _as_given(arguments: JSON) -> dict[str, JSON] | str:
@@ -192,7 +243,7 @@ def _faults_of_the_user() -> Generator[None, None, None]:
     except (HeddleError, ValueError) as error:
         _refuse(str(error))
     except OSError as error:
-        _refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        _refuse(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
 
 
 def _refuse(sentence: str) -> NoReturn:

@@ -11,6 +11,7 @@ import click
 
 from heddle.limits import Limits
 from heddle.tools.definition import Program
+from heddle.workspace.trees import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
     from heddle.results import Failed
     from heddle.strictjson import JSON
     from heddle.tools.definition import ToolDef
+    from heddle.workspace import ScopeReport
 
-__all__ = ["failure_text", "print_tool", "print_tools", "tool_as_json"]
+__all__ = ["failure_text", "print_files", "print_tool", "print_tools", "tool_as_json"]
 
 
 def tool_as_json(tool: ToolDef) -> dict[str, JSON]:
@@ -82,6 +84,20 @@ def print_tool(tool: ToolDef) -> None:
         limits = [f"{name} {value:g}" for name, value in tool.limits.items() if value is not None]
         click.echo(f"Limits:       {', '.join(limits)}")
     click.echo(f"Side effects: {tool.side_effects}\nRetry:        {tool.retry}")
+
+
+def print_files(files: ScopeReport) -> None:
+    """Say on standard error what became of the files of a workspace; what went wrong with them was logged."""
+    if files.changes is not None:
+        for what in ("created", "modified", "deleted"):
+            for state in getattr(files.changes, what):
+                click.echo(f"{what}: {readable(state.path)} ({state.size:,} bytes)", err=True)
+        for path in files.changes.no_files:
+            click.echo(f"no file: {readable(path)}", err=True)
+        for fault in files.changes.unreadable:
+            click.echo(f"not looked at: {fault}", err=True)
+    if files.kept is not None:
+        click.echo(f"the workspace is kept: {readable(str(files.kept))}", err=True)
 
 
 def failure_text(failure: Failed) -> str:

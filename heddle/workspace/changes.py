@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from heddle.workspace.trees import Cursor, Entered, File, Left, NoFile, Unreadable, open_file, shown, walk
+from heddle.workspace.trees import Cursor, Entered, File, Left, NoFile, Unreadable, open_file, readable, shown, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,7 +130,7 @@ class FileFault:
     reason: str
 
     def __str__(self) -> str:
-        return f"{shown(self.path)}: {self.reason}" if self.path else self.reason
+        return f"{readable(self.path)}: {self.reason}" if self.path else self.reason
 
     def as_json(self) -> dict[str, JSON]:
         """Return it as JSON."""

@@ -25,7 +25,7 @@ from heddle.workspace.removal import remove_tree
 from heddle.workspace.report import ScopeReport
 from heddle.workspace.sources import Source, checked_for
 from heddle.workspace.temporary import RunFolder
-from heddle.workspace.trees import FOLDER, shown
+from heddle.workspace.trees import FOLDER, readable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
@@ -101,7 +101,7 @@ class Workspace:
         home = RunFolder()
         kept = None if keep_in is None else place_for_kept(keep_in)
         group = Mounts.of(mounts, "Workspace.open(mounts=…)")
-        sources = await in_thread(checked_for, group, kept) if group else []
+        sources = await in_thread(checked_for, group, kept, unless_cancelled()) if group else []
         workspace = cls(label, registry or (), home=home, sources=tuple(sources), keep_in=kept)
         try:
             if workspace.has_mounts:
@@ -200,7 +200,7 @@ class Workspace:
             return
         async with self._making:
             if self._made is None:
-                self._made = await in_thread(self._make, unless_cancelled)
+                self._made = await in_thread(self._make, unless_cancelled())
 
     async def changes(self) -> Changes:
         """Return how the files differ from those that were put there; ``.heddle`` does not count.
@@ -214,7 +214,7 @@ class Workspace:
         if made.baseline is None:
             raise DefinitionError("this folder was adopted without track_changes=True: what it held is not known")
         without = frozenset[str]() if self.is_adopted else frozenset({RESERVED})
-        return await in_thread(changes_since, made.baseline, made.root, without, unless_cancelled)
+        return await in_thread(changes_since, made.baseline, made.root, without, unless_cancelled())
 
     def note_survivors(self) -> None:
         """Note that something could not be ended which may still work in it: it is left as it is, for good."""
@@ -291,7 +291,7 @@ class Workspace:
     async def _track(self) -> None:
         """Read every file, to know later what became of it."""
         made = self._now()
-        made.baseline = await in_thread(baseline_of, made.root, frozenset[str](), unless_cancelled)
+        made.baseline = await in_thread(baseline_of, made.root, frozenset[str](), unless_cancelled())
 
     def _copy_back(self, made: _Made, origins: list[Origin]) -> None:
         done = CopiedBack()
@@ -311,7 +311,7 @@ class Workspace:
             failed=tuple(done.failed),
         )
         for path in done.overwritten:
-            logger.warning("a file was changed by others while it was mounted, and is overwritten: %s", shown(path))
+            logger.warning("a file was changed by others while it was mounted, and is overwritten: %s", readable(path))
         for fault in done.failed:
             logger.warning("a file was not copied back: %s", fault)
 

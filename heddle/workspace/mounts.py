@@ -179,31 +179,23 @@ class Mounts:
     def __bool__(self) -> bool:
         return bool(self.given)
 
-    def parsed(self) -> tuple[list[tuple[Mount, str]], list[str]]:
-        """Return the mounts, each with what a message calls it, and what is wrong with the others."""
-        mounts: list[tuple[Mount, str]] = []
-        faults: list[str] = []
-        for given in self.given:
-            name = self.name_of(given)
-            try:
-                mount = self._mount(given)
-                for place in mount.places:
-                    _refuse_dest(place)
-                mounts.append((mount, name))
-            except DefinitionError as error:
-                faults.append(f"{name}: {error}")
-        return mounts, faults
+    def parsed(self, given: Mount | str) -> Mount:
+        """Return one of them as a mount.
+
+        Raises:
+            DefinitionError: It is none, or lands where nothing may.
+        """
+        if isinstance(given, str):
+            given = Mount.parse(given, max_bytes=self.max_bytes, max_entries=self.max_entries)
+        if not isinstance(given, Mount):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+            raise DefinitionError(f"a mount is a Mount or a text, not {given!r:.60}")
+        for place in given.places:
+            _refuse_dest(place)
+        return given
 
     def name_of(self, mount: Mount | str) -> str:
         """Return what a message calls one of them."""
         return f"{self.option} {mount}"
-
-    def _mount(self, given: Mount | str) -> Mount:
-        if isinstance(given, Mount):
-            return given
-        if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
-            raise DefinitionError(f"a mount is a Mount or a text, not {given!r:.60}")
-        return Mount.parse(given, max_bytes=self.max_bytes, max_entries=self.max_entries)
 
 
 def overlaps(named: Iterable[tuple[Mount, str]]) -> list[str]:
@@ -217,8 +209,8 @@ def _overlaps(places: Iterable[tuple[str, str]]) -> Iterator[str]:
         parts = tuple(place.split("/"))
         around = next((parts[:length] for length in range(1, len(parts) + 1) if parts[:length] in taken), None)
         if around is not None:
-            both = "/".join(around)
-            yield f"{name}: {taken[around]} would be {both!r} in the workspace as well; give one another dest"
+            where = "/".join(around)
+            yield f"{name}: it would be in the same place, {where!r}, as {taken[around]}; give one another dest"
         taken.setdefault(parts, name)
 
 

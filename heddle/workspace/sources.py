@@ -9,7 +9,7 @@ import itertools
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,11 +52,14 @@ class Source:
     known: Mapping[str, Entry] = attrs.field(factory=dict[str, Entry])
 
 
-def checked_for(mounts: Mounts, keep_in: Path | None, taken: Sequence[Source] = ()) -> list[Source]:
+def checked_for(
+    mounts: Mounts, keep_in: Path | None, pause: Callable[[], object], taken: Sequence[Source] = ()
+) -> list[Source]:
     """Look at mounts and at all that is in them, and return what is to be used.
 
     Args:
         mounts: What was asked for.
+        pause: Called now and then; it may raise, to stop.
         keep_in: Where workspaces are kept. Neither that nor the folder for temporary files may lie in a source.
         taken: Others, which go into the same workspaces.
 
@@ -65,10 +68,14 @@ def checked_for(mounts: Mounts, keep_in: Path | None, taken: Sequence[Source] = 
     """
     outside = [Path(tempfile.gettempdir()).resolve(), *filter(None, [keep_in])]
     sources: list[Source] = []
-    parsed, faults = mounts.parsed()
-    for mount, name in parsed:
+    parsed: list[tuple[Mount, str]] = []
+    faults: list[str] = []
+    for given in mounts:
+        name = mounts.name_of(given)
         try:
-            sources.append(_found(mount, name, mounts.how_to_raise, outside))
+            mount = mounts.parsed(given)
+            parsed.append((mount, name))
+            sources.append(_found(mount, name, mounts.how_to_raise, outside, pause))
         except DefinitionError as error:
             faults.append(f"{name}: {error}")
     faults += overlaps([*((source.mount, source.name) for source in taken), *parsed])
@@ -79,7 +86,7 @@ def checked_for(mounts: Mounts, keep_in: Path | None, taken: Sequence[Source] = 
     return sources
 
 
-def _found(mount: Mount, name: str, how_to_raise: str, outside: Sequence[Path]) -> Source:
+def _found(mount: Mount, name: str, how_to_raise: str, outside: Sequence[Path], pause: Callable[[], object]) -> Source:
     if mount.files is not None:
         folders = {parent for path in mount.files for parent in Path(path).parents} - {Path()}
         size = sum(map(len, mount.files.values()))
@@ -104,17 +111,18 @@ def _found(mount: Mount, name: str, how_to_raise: str, outside: Sequence[Path]) 
             raise DefinitionError(
                 "workspaces are made inside of it, and it would be copied into itself; mount a smaller part of it"
             )
-    _look_through(mount, path, how_to_raise)
+    _look_through(mount, path, how_to_raise, pause)
     return Source(mount, name, path, is_folder=True)
 
 
-def _look_through(mount: Mount, path: Path, how_to_raise: str) -> None:
+def _look_through(mount: Mount, path: Path, how_to_raise: str, pause: Callable[[], object]) -> None:
     """Refuse a folder that holds what cannot be copied, or too much."""
     faults: list[str] = []
     size = entries = 0
     try:
         with Cursor(os.open(path, FOLDER)) as cursor:
             for event in walk(cursor):
+                pause()
                 if entries >= MOST_COUNTED:
                     break
                 match event:

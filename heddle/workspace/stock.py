@@ -73,18 +73,19 @@ class Stock:
         group = Mounts.of(mounts, "scope(mounts=…)")
         sources = self.sources
         if group:
-            sources = (*sources, *await in_thread(checked_for, group, self.keep_in, self.sources))
+            sources = (*sources, *await in_thread(checked_for, group, self.keep_in, unless_cancelled(), self.sources))
         return Workspace(label, tools, home=self.home, sources=sources, keep_in=self.keep_in)
 
 
 def _prepared(mounts: Mounts, home: RunFolder, kept: Path | None, copies: list[Path]) -> tuple[Source, ...]:
     """Look at mounts, and take copies of what is read-only; they are added to `copies`."""
-    sources = checked_for(mounts, kept)
+    pause = unless_cancelled()
+    sources = checked_for(mounts, kept, pause)
     if not any(source.mount.mode == "ro" and source.path is not None for source in sources):
         return tuple(sources)
     folder = home.new("mounts")
     copies.append(folder)
     return tuple(
-        snapshot(source, folder / str(number), unless_cancelled) if source.mount.mode == "ro" else source
+        snapshot(source, folder / str(number), pause) if source.mount.mode == "ro" else source
         for number, source in enumerate(sources)
     )

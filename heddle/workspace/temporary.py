@@ -5,6 +5,7 @@ A run that was killed cannot remove its folder. The next one finds it: its lock 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -101,7 +102,7 @@ os.register_at_fork(after_in_child=_forget_all)
 
 
 def _made() -> tuple[Path, int]:
-    """Make a folder and lock it; another run may take one without a lock for a stale one, and be quicker."""
+    """Make a folder and lock it; while it has none, a run that looks whether it is stale may hold it."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
         try:
@@ -118,6 +119,8 @@ def _made() -> tuple[Path, int]:
             remove_tree(path)
             raise
         os.close(lock)
+        with contextlib.suppress(OSError):
+            path.rmdir()
 
 
 def _is_locked(folder: int) -> bool:

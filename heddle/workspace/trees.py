@@ -31,6 +31,7 @@ __all__ = [
     "kind_of",
     "open_file",
     "open_folder",
+    "readable",
     "shown",
     "walk",
 ]
@@ -59,6 +60,12 @@ def kind_of(mode: int) -> str:
 def shown(path: str) -> str:
     r"""Return a path as text: bytes that are not UTF-8 are written as ``\\xff``."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def readable(path: str) -> str:
+    """Return a path for a line of a log or a terminal: whatever does not print is escaped as well."""
+    text = shown(path)
+    return text if text.isprintable() else repr(text)[1:-1]
 
 
 @attrs.define(eq=False)

@@ -1,0 +1,61 @@
+"""The how-to pages: what they show runs."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import heddle
+from tests.support import Toolbox
+from tests.test_cli import heddle_cli
+
+ROOT = Path(__file__).parent.parent
+FILES = (ROOT / "docs/how-to/files.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", FILES, re.DOTALL)
+
+
+@pytest.fixture
+def place(toolbox: Toolbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with all that the page speaks of."""
+    toolbox.sh("summarise", "cat input.csv skills/* 2>/dev/null >&2; mkdir -p notes; echo x > notes/new; echo '{}'")
+    toolbox.sh("build", "ls >&2; echo '{}'")
+    for name in ("data", "skills", "notes", "repository/src"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "data/report.csv").write_text("1\n")
+    (tmp_path / "skills/weaving.md").write_text("over, under\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_a_piece_of_python_runs(toolbox: Toolbox, place: Path, number: int) -> None:
+    source = blocks("python")[number]
+    opens_runner = "heddle.Runner(" in source
+    body = (
+        source if opens_runner else f"async with heddle.Runner(registry) as runner:\n{textwrap.indent(source, '    ')}"
+    )
+    scope: dict[str, Any] = {"heddle": heddle, "registry": toolbox.registry()}
+    exec(f"async def main():\n{textwrap.indent(body, '    ')}", scope)
+
+    trio.run(scope["main"])
+
+    assert (place / "notes/new").exists() == (":rw" in source)
+
+
+@pytest.mark.parametrize("command", [line for block in blocks("sh") for line in block.splitlines()])
+def test_a_command_runs(place: Path, command: str) -> None:
+    program, *arguments = command.split()
+
+    done = heddle_cli(*arguments)
+
+    assert program == "heddle"
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "{}\n"
