@@ -113,6 +113,7 @@ class Runner:
         self._given_launcher = launcher
         self._max_concurrent = max_concurrent
         self._open: _Open | None = None
+        self._is_opening = False
         self._held: dict[str, Limits] = {}  # what each tool is held to when a call says nothing
         if launcher is None and backend is None:
             self._refuse_unheld()
@@ -126,14 +127,28 @@ class Runner:
                 raise SandboxUnavailable(f"{whose}: limits.processes", "only a sandbox can hold it; leave it out")
 
     async def __aenter__(self) -> Self:
-        if self._open is not None:
+        if self._open is not None or self._is_opening:
             raise RunnerClosed("this runner is open already: open another one, or share this one")
+        self._is_opening = True
+        try:
+            opened = self._open = await self._begin()
+        finally:
+            self._is_opening = False
+        opened.removals.begin(lambda: in_thread(remove_stale_once, lambda: self._open is opened))
+        if any(isinstance(tool.implementation, Function) for tool in self.registry):
+            import_module("heddle.tools.conversion")  # now, rather than while a first call holds the loop
+        if isinstance(opened.launcher, SupervisedLauncher) and any(map(_is_program, self.registry)):
+            with contextlib.suppress(GuardError):  # the call that needs it says so
+                opened.launcher.start()
+        return self
+
+    async def _begin(self) -> _Open:
         async with AsyncExitStack() as stack:
             stock = await stack.enter_async_context(Stock.open(self._mounts, self._keep_workspaces))
             launcher = self._given_launcher
             if launcher is None:
                 launcher = await stack.enter_async_context(_our_launcher())
-            self._open = _Open(
+            return _Open(
                 pid=os.getpid(),
                 launcher=launcher,
                 slots=trio.Semaphore(self._max_concurrent),
@@ -141,13 +156,6 @@ class Runner:
                 stock=stock,
                 stack=stack.pop_all(),
             )
-        self._open.removals.begin(lambda: in_thread(remove_stale_once))
-        if any(isinstance(tool.implementation, Function) for tool in self.registry):
-            import_module("heddle.tools.conversion")  # now, rather than while a first call holds the loop
-        if isinstance(launcher, SupervisedLauncher) and any(map(_is_program, self.registry)):
-            with contextlib.suppress(GuardError):  # the call that needs it says so
-                launcher.start()
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         """End what is in flight, and wait until it is gone."""
@@ -237,9 +245,16 @@ class Runner:
         is_ours = workspace is None
         if workspace is None:
             workspace = await opened.stock.workspace(label, registry, mounts)
-        wanted = [tool.name for tool in registry]
+        elif report_changes:
+            workspace.refuse_untracked()
         async with self._scope(
-            opened, registry, workspace, wanted=wanted, is_ours=is_ours, report_changes=report_changes
+            opened,
+            registry,
+            workspace,
+            wanted=[tool.name for tool in registry],
+            is_ours=is_ours,
+            is_filled=is_ours and workspace.has_mounts,
+            report_changes=report_changes,
         ) as scope:
             yield scope
 
@@ -252,15 +267,19 @@ class Runner:
         *,
         wanted: Iterable[str],
         is_ours: bool,
+        is_filled: bool = False,
         report_changes: bool = False,
     ) -> AsyncGenerator[Scope, None]:
-        """Open a scope for calls of the tools that are `wanted`; close its workspace with it if that `is_ours`."""
+        """Open a scope for calls of the tools that are `wanted`; close its workspace with it if that `is_ours`.
+
+        One that `is_filled` has its workspace from the beginning; else the first call that needs it makes it.
+        """
         scope = Scope(self, opened, registry, workspace)
         place = scope._place  # noqa: SLF001 - one room
         opened.scopes.add(scope)
         try:
             async with AsyncExitStack() as stack:
-                if is_ours and workspace.has_mounts and any(_uses_workspace(registry[name]) for name in wanted):
+                if is_filled:
                     await workspace.make()
                 if any(_is_program(registry[name]) for name in wanted):
                     await place.open_session(
@@ -273,9 +292,7 @@ class Runner:
         finally:
             opened.scopes.discard(scope)
             if opened.pid == os.getpid():  # a forked child that unwinds has only copies
-                scope._report = await place.close_workspace(  # noqa: SLF001
-                    is_ours=is_ours, report_changes=report_changes
-                )
+                await scope._close_workspace(is_ours=is_ours, report_changes=report_changes)  # noqa: SLF001
 
     def _confinement(self, workspace: Workspace, registry: Registry) -> Confinement:
         """Return what calls of these tools may use."""
@@ -312,11 +329,6 @@ class Runner:
 
 def _is_program(tool: ToolDef) -> bool:
     return isinstance(tool.implementation, Program)
-
-
-def _uses_workspace(tool: ToolDef) -> bool:
-    function = tool.implementation
-    return not isinstance(function, Function) or function.context is not None
 
 
 def _our_launcher() -> AbstractAsyncContextManager[SupervisedLauncher | DirectLauncher]:
@@ -470,6 +482,17 @@ class Scope:
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         return Failed(FailureKind.UNKNOWN_TOOL, f'there is no tool "{shown}".{hint}', details={"near": [*near]})
 
+    async def _close_workspace(self, *, is_ours: bool, report_changes: bool) -> None:
+        """Complete the report; settle and remove a workspace that is ours."""
+        if is_ours:
+            try:
+                await self.workspace.settle(report_changes=report_changes)
+            finally:
+                await self._place.remove_workspace()
+        elif report_changes:
+            with trio.CancelScope(shield=True):
+                self._report = ScopeReport(changes=await self.workspace.changes())
+
     async def _end_calls(self) -> None:
         """Let no new call begin, end those in flight, and wait until they are gone."""
         self._over = True
@@ -558,16 +581,9 @@ class _Place:
             except Exception:
                 logger.exception("a backend could not end what it started: %s", self.tier)
 
-    async def close_workspace(self, *, is_ours: bool, report_changes: bool) -> ScopeReport:
-        """Return what became of the files of the workspace; one that is ours is settled and removed."""
-        if is_ours:
-            await self.workspace.settle(report_changes=report_changes)
-            await self._removals.remove(self.workspace)
-            return self.workspace.report
-        changes = None
-        with trio.CancelScope(shield=True):
-            changes = await self.workspace.changes() if report_changes else None
-        return ScopeReport(changes=changes)
+    async def remove_workspace(self) -> None:
+        """Remove the workspace, for longer than a moment behind the caller's back."""
+        await self._removals.remove(self.workspace)
 
 
 def _checked_id(operation_id: str) -> str:

@@ -30,13 +30,18 @@ MOST_JUDGES = 4
 ASK_SECONDS = 0.02
 
 
-async def in_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
+async def in_thread(function: Callable[[*Ts], T], *args: *Ts, limiter: trio.CapacityLimiter | None = None) -> T:
     """Return what a piece of our own work returns that must not wait for anybody's threads.
 
     Where the system gives no thread it is done in place: to hold the loop is better than to leave it undone.
+
+    Args:
+        function: The work.
+        args: What it takes.
+        limiter: How much of its kind is done at once; None means that it does not wait.
     """
     try:
-        return await trio.to_thread.run_sync(function, *args, limiter=trio.CapacityLimiter(1))
+        return await trio.to_thread.run_sync(function, *args, limiter=limiter or trio.CapacityLimiter(1))
     except RuntimeError as error:
         if "start new thread" not in str(error):
             raise
@@ -94,7 +99,11 @@ class Threads:
         return await trio.to_thread.run_sync(step, *args, limiter=self._judges)
 
     async def run(
-        self, function: Callable[[], T], wall_seconds: float | None, on_start: Callable[[], None]
+        self,
+        function: Callable[[], T],
+        wall_seconds: float | None,
+        on_start: Callable[[], None],
+        on_left: Callable[[Callable[[], bool]], None],
     ) -> T | NotRun:
         """Return what `function` returns, or that it gave no value; what it raises comes through.
 
@@ -104,6 +113,7 @@ class Threads:
             function: Called in a thread, in the caller's context.
             wall_seconds: Counted from the moment at which there is a thread; None means no end.
             on_start: Called at that moment.
+            on_left: Called when the function is left running, with what says whether it still does.
         """
         if self._left >= MOST_LEFT:
             return NO_THREAD
@@ -116,6 +126,8 @@ class Threads:
                 return NOT_ENDED
             finally:
                 run.leave()
+                if run.was_left:
+                    on_left(run.is_running)
 
     def _count(self, run: _Run[T], *, ended: bool) -> None:
         with self._lock:
@@ -139,6 +151,10 @@ class _Run(Generic[T]):
             return self.function()
         finally:
             self.threads._count(self, ended=True)  # noqa: SLF001 - one room
+
+    def is_running(self) -> bool:
+        """Return whether the function has not ended yet."""
+        return not self.ended
 
     def leave(self) -> None:
         """Note that nobody waits any more; no harm if it has ended."""

@@ -13,6 +13,7 @@ import math
 import os
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
 
@@ -348,6 +349,8 @@ async def _call_function(call: Call, function: Function, arguments: dict[str, JS
     except ArgumentsRefused as refused:
         return _refused(call.tool.name, refused.violations)
     if function.context is not None:
+        if call.place.workspace.has_mounts:
+            await call.place.make_workspace()
         prepared = {**prepared, function.context: _context(call)}
     try:
         outcome = await _outcome(call, function, prepared)
@@ -376,7 +379,12 @@ async def _outcome(call: Call, function: Function, prepared: Mapping[str, Any]) 
         with trio.move_on_after(math.inf if wall_seconds is None else wall_seconds):
             return _Value(await function.function(**prepared))
         return _late(call, still_running=False)
-    result = await call.place.threads.run(lambda: _Value(function.function(**prepared)), wall_seconds, call.starts)
+    result = await call.place.threads.run(
+        lambda: _Value(function.function(**prepared)),
+        wall_seconds,
+        call.starts,
+        partial(_leave, call, function),
+    )
     if result is NOT_ENDED:
         return _late(call, still_running=True)
     if result is NO_THREAD:
@@ -387,6 +395,12 @@ async def _outcome(call: Call, function: Function, prepared: Mapping[str, Any]) 
         )
     assert isinstance(result, _Value)  # noqa: S101 - what the function returned is inside
     return result
+
+
+def _leave(call: Call, function: Function, is_running: Callable[[], bool]) -> None:
+    """Let the workspace be while a function that was left running may still write in it."""
+    if function.context is not None:
+        call.place.workspace.note_user(is_running)
 
 
 def _context(call: Call) -> ToolContext:

@@ -217,7 +217,7 @@ async def workspaces(count: int) -> list[Row]:
                         Path(scope.workspace.path, "tree", str(number // 100), str(number)).write_bytes(
                             os.urandom(1024)
                         )
-                    assert scope.workspace.path  # makes it
+                    await scope.workspace.make()
 
             return step
 

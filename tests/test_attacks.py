@@ -237,7 +237,7 @@ async def test_a_workspace_that_takes_long_to_remove_holds_up_the_runner_and_not
     toolbox.sh("quick", "echo $PWD >&2; echo '{}'")
     real = removal.remove_tree
 
-    def slow(path: Path) -> tuple[str, ...]:
+    def slow(path: Path, _folder: int | None = None) -> tuple[str, ...]:
         time.sleep(1)
         return real(path)
 

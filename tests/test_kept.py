@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -320,11 +320,11 @@ def test_the_next_run_removes_what_a_killed_one_has_left_and_nothing_in_use(tool
     assert runs_in(private) == []
 
 
-def stale_folder(private: Path, name: str = "heddle-run-abcdefgh") -> Path:
-    """Make what a killed run leaves."""
-    folder = private / name
+def stale_folder(private: Path, **said: object) -> Path:
+    """Make what a killed run leaves, but for what is `said`."""
+    folder = private / "heddle-run-abcdefgh"
     (folder / "agent").mkdir(parents=True)
-    (folder / "owner.json").write_text(json.dumps({"heddle_run": 1, "pid": 1}))
+    (folder / "owner.json").write_text(json.dumps(temporary._owner(locked=True) | {"pid": 1, "started": "0"} | said))
     return folder
 
 
@@ -348,7 +348,7 @@ def test_a_stale_folder_is_removed_with_all_that_is_in_it(private: Path) -> None
     [
         "rm owner.json",
         "echo '{}' > owner.json",
-        "echo '{\"heddle_run\": 2}' > owner.json",
+        'sed -i \'s/"heddle_run": 1/"heddle_run": 2/\' owner.json',
         "echo nonsense > owner.json",
         "rm owner.json; mkfifo owner.json",
         "mv owner.json other; ln -s other owner.json",
@@ -368,51 +368,151 @@ def test_a_folder_that_only_looks_like_one_of_ours_is_left_alone(private: Path, 
     assert listing(private) == before
 
 
+@pytest.mark.parametrize(
+    "said",
+    [{"host": "another machine"}, {"locked": False}, {"pid": "1"}, {"started": None}],
+    ids=["another machine's", "one that could not be locked", "nonsense", "more nonsense"],
+)
+def test_a_folder_of_which_nothing_is_known_is_left_alone(private: Path, said: dict[str, object]) -> None:
+    folder = stale_folder(private, **said)
+
+    removed = remove_stale()
+
+    assert removed == ()
+    assert folder.exists()
+
+
+def test_a_folder_is_left_alone_while_the_process_that_made_it_lives(private: Path) -> None:
+    """Whatever its lock says: some file systems keep locks to themselves."""
+    process = subprocess.Popen(["sleep", "60"], cwd="/")
+    folder = stale_folder(private, pid=process.pid, started=temporary._start_of(process.pid))
+
+    while_it_lives = remove_stale()
+    process.kill()
+    process.wait()
+    afterwards = remove_stale()
+
+    assert (while_it_lives, afterwards) == ((), (folder,))
+
+
+def test_a_folder_from_before_the_machine_was_started_is_stale(private: Path) -> None:
+    folder = stale_folder(private, boot="earlier", pid=os.getpid(), started=temporary._start_of(os.getpid()))
+
+    assert remove_stale() == (folder,)
+
+
+def test_a_folder_that_nobody_ever_said_anything_about_goes_when_it_is_old_and_empty(private: Path) -> None:
+    folders = [private / f"heddle-run-{name}" for name in ("emptyold", "emptynew", "fullyold")]
+    for folder in folders:
+        folder.mkdir()
+    (folders[2] / "thesis").touch()
+    for folder in (folders[0], folders[2]):
+        os.utime(folder, (1, 1))
+
+    assert remove_stale() == (folders[0],)
+    assert runs_in(private) == sorted(folders[1:])
+
+
+def test_another_folder_that_was_put_in_the_place_of_a_stale_one_is_not_touched(
+    private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = stale_folder(private)
+    mine = private / "mine"
+    mine.mkdir()
+    (mine / "thesis").touch()
+
+    def exchange(_path: Path) -> bool:
+        folder.rename(private / "elsewhere")
+        mine.rename(folder)
+        return False
+
+    monkeypatch.setattr(temporary, "_is_in_use", exchange)
+    removed = remove_stale()
+
+    assert removed == ()
+    assert listing(folder) == ["thesis"]
+
+
 def test_a_folder_in_which_something_works_is_left_until_that_ends(private: Path) -> None:
     folder = stale_folder(private)
-    works_there = subprocess.Popen(["sleep", "60"], cwd=folder / "agent")
-    environment = {"HEDDLE_WORKSPACE": str(folder / "agent")}
-    knows_it = subprocess.Popen(["sleep", "60"], cwd="/", env=environment)
+    inside = folder / "agent"
+    environments = [{"HEDDLE_WORKSPACE": str(inside)}, {"HEDDLE_WORKSPACE_BIN": str(inside / "bin")}]
+    with (inside / "log").open("w") as log:
+        processes = [
+            subprocess.Popen(["sleep", "60"], cwd=inside, env={}),
+            *(subprocess.Popen(["sleep", "60"], cwd="/", env=environment) for environment in environments),
+            subprocess.Popen(["sleep", "60"], cwd="/", env={}, stdout=log),
+        ]
     removed = []
-    try:
-        for process in (works_there, knows_it):
-            removed.append(remove_stale())
-            process.kill()
-            process.wait()
+    for process in processes:
         removed.append(remove_stale())
-    finally:
-        works_there.kill()
-        knows_it.kill()
+        process.kill()
+        process.wait()
+    removed.append(remove_stale())
 
-    assert removed == [(), (), (folder,)]
+    assert removed == [(), (), (), (), (folder,)]
 
 
-def test_a_folder_is_locked_while_its_run_is_alive(private: Path) -> None:
+def test_a_folder_is_there_while_its_run_is_alive(private: Path) -> None:
     run = RunFolder()
     place = run.new("agent")
+    again = run.new("agent")
 
     first = remove_stale()
-    place.rmdir()
     run.close()
+    while_used = place.exists()
+    run.give_back(place)
+    run.give_back(again)
 
-    assert first == ()
+    assert (first, while_used) == ((), True)
+    assert again.name == "agent-2"
     assert runs_in(private) == []
 
 
-def test_what_is_left_on_purpose_goes_when_nobody_needs_it(private: Path) -> None:
+def test_what_tools_leave_beside_their_workspace_goes_with_the_run(private: Path) -> None:
     run = RunFolder()
     place = run.new("agent")
+    (place / "../owner.json").unlink()
+    (place / "../junk").mkdir()
+    (place / "../junk/file").touch()
 
+    run.give_back(place)
     run.close()
-    while_left = runs_in(private)
-    place.rmdir()
-    run.tidy()
 
-    assert while_left == [place.parent]
     assert runs_in(private) == []
 
 
-def test_a_forked_child_that_lives_on_holds_no_lock(private: Path) -> None:
+def test_a_run_that_is_over_makes_nothing(private: Path) -> None:
+    run = RunFolder()
+    run.close()
+
+    with pytest.raises(heddle.RunnerClosed):
+        run.new("agent")
+    assert runs_in(private) == []
+
+
+def test_where_nothing_can_be_locked_a_folder_is_made_and_never_taken_for_stale(
+    private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_fd: int, _how: int) -> None:
+        raise OSError(37, "No locks available")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refuse)  # a network file system
+        run = RunFolder()
+        place = run.new("agent")
+    record = json.loads((place.parent / "owner.json").read_text())
+    with monkeypatch.context() as patch:
+        patch.setattr(temporary, "_start_of", lambda _: "another process")
+        removed = remove_stale()
+    run.give_back(place)
+    run.close()
+
+    assert (record["locked"], removed) == (False, ())
+    assert runs_in(private) == []
+
+
+def test_a_forked_child_that_lives_on_holds_no_lock(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunFolder()
     run.new("agent")
     reader, writer = os.pipe()
@@ -426,39 +526,15 @@ def test_a_forked_child_that_lives_on_holds_no_lock(private: Path) -> None:
     try:
         os.read(is_up, 1)
         run._let_go()  # as if this process had been killed
-        removed = remove_stale()
+        with monkeypatch.context() as patch:
+            patch.setattr(temporary, "_start_of", lambda _: "another process")
+            removed = remove_stale()
     finally:
         for fd in (writer, reader, is_up, up):
             os.close(fd)
         os.waitpid(child, 0)
 
     assert len(removed) == 1
-
-
-def test_a_new_folder_that_was_taken_for_a_stale_one_is_made_again(
-    private: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between being made and being locked a folder looks as if nobody had it."""
-    real = temporary._is_locked
-    thief: list[int] = []
-
-    def slow(folder: int) -> bool:
-        if not thief:
-            thief.append(os.open(next(iter(runs_in(private))), os.O_RDONLY | os.O_DIRECTORY))
-            assert real(thief[0])
-            os.rmdir(runs_in(private)[0])
-        return real(folder)
-
-    monkeypatch.setattr(temporary, "_is_locked", slow)
-    run = RunFolder()
-    place = run.new("agent")
-    os.close(thief[0])
-
-    assert place.parent.exists()
-    assert re.fullmatch(r"heddle-run-[a-z0-9_]{8}", place.parent.name)
-    place.rmdir()
-    run.close()
-    assert runs_in(private) == []
 
 
 def test_runs_that_begin_and_look_at_once_never_lose_their_folder(private: Path) -> None:
@@ -471,8 +547,8 @@ def test_runs_that_begin_and_look_at_once_never_lose_their_folder(private: Path)
             remove_stale()
             if not place.exists():
                 lost.append(place)
-            place.rmdir()
             run.close()
+            run.give_back(place)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     descriptors = len(open_descriptors())

@@ -17,7 +17,17 @@ import heddle
 ROOT = Path(__file__).parent.parent
 NOBODY = 65534
 PYTHON = "/usr/bin/python3"
-SUITES = ["test_ending.py", "test_hosts.py", "test_leaks.py", "test_workspace.py", "test_supervisor_mutations.py"]
+SUITES = [
+    "test_copyback.py",
+    "test_ending.py",
+    "test_hosts.py",
+    "test_kept.py",
+    "test_leaks.py",
+    "test_mount_rules.py",
+    "test_mounts.py",
+    "test_supervisor_mutations.py",
+    "test_workspace.py",
+]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="it runs as a plain user anyway")
@@ -51,7 +61,7 @@ def test_the_suites_that_meet_the_operating_system_pass_as_nobody() -> None:
             extra_groups=[],
             capture_output=True,
             text=True,
-            timeout=400,
+            timeout=600,
             check=False,
         )
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,38 @@ def test_removing_what_is_not_there_or_no_folder(tmp_path: Path) -> None:
     assert len(remove_tree(tmp_path / "file")) == 1
     assert len(remove_tree(tmp_path / "link")) == 1
     assert (tmp_path / "file").exists()
+
+
+def test_what_is_mounted_in_a_tree_is_neither_entered_nor_emptied(tmp_path: Path) -> None:
+    """A tool with a namespace of its own, or root, can mount what it likes; it belongs to somebody else."""
+    for folder in ("theirs/inner", "tree/a/mount", "tree/mount"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("theirs/file", "theirs/inner/file", "tree/goes", "tree/a/goes"):
+        (tmp_path / file).touch()
+    source = """
+import sys
+from pathlib import Path
+from heddle.workspace.removal import remove_tree
+for fault in remove_tree(Path("tree")):
+    print(fault)
+"""
+    script = """
+mount --bind theirs tree/mount && mount --bind theirs tree/a/mount || exit 9
+"$1" -c "$2"
+"""
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh", sys.executable, source]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "b'mount': Device or resource busy" in done.stdout
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
+        "theirs",
+        "theirs/file",
+        "theirs/inner",
+        "theirs/inner/file",
+        "tree",
+        "tree/a",
+        "tree/a/mount",
+        "tree/mount",
+    ]

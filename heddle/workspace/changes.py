@@ -9,16 +9,26 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from heddle.workspace.trees import Cursor, Entered, File, Left, NoFile, Unreadable, open_file, readable, shown, walk
+from heddle.workspace.trees import (
+    Cursor,
+    Entered,
+    File,
+    Left,
+    NoFile,
+    Unreadable,
+    nothing,
+    open_file,
+    readable,
+    shown,
+    walk,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from heddle.strictjson import JSON
 
 __all__ = [
@@ -38,7 +48,7 @@ __all__ = [
 Mark: TypeAlias = tuple[int, int, int, int]
 
 CHUNK = 256 * 1024
-# 1 GiB: a second of hashing. A sparse file may claim terabytes.
+# 1 GiB: a second of hashing, in one look. A sparse file may claim terabytes.
 MOST_HASHED = 1024**3
 # 20 ms: two ticks of the slowest kernel clock that stamps files; some file systems know whole seconds only, or two.
 TICK_NS = 20_000_000
@@ -61,6 +71,20 @@ class Entry:
     mark: Mark
     origin: Mark | None = None
 
+    def is_untouched(self, info: os.stat_result, taken_ns: int) -> bool:
+        """Return whether a file is this one, and surely nothing was done to it since `taken_ns`."""
+        return self._is_untouched(self.mark, info, taken_ns)
+
+    def is_origin_untouched(self, info: os.stat_result, taken_ns: int) -> bool:
+        """Return whether a file is the one that this was copied from, and surely nothing was done to it."""
+        return self.origin is not None and self._is_untouched(self.origin, info, taken_ns)
+
+    def _is_untouched(self, mark: Mark, info: os.stat_result, taken_ns: int) -> bool:
+        # What was written in the same tick of the clock may have been written again in it: then its contents decide.
+        changed_ns = mark[3]
+        step_ns = TICK_NS if changed_ns % SECOND_NS else COARSE_NS
+        return mark == mark_of(info) and (self.sha256 is None or changed_ns + step_ns < taken_ns)
+
 
 @attrs.frozen
 class Baseline:
@@ -72,21 +96,24 @@ class Baseline:
     def is_untouched(self, path: str, info: os.stat_result) -> bool:
         """Return whether a file is the one that was there, and nothing was done to it: no need to read it."""
         entry = self.files.get(path)
-        return entry is not None and is_untouched(entry.mark, info, self.taken_ns)
+        return entry is not None and entry.is_untouched(info, self.taken_ns)
 
 
-def baseline_of(root: int, without: frozenset[str], pause: Callable[[], object]) -> Baseline:
+def baseline_of(root: int, pause: Callable[[], object]) -> Baseline:
     """Return what the tree below `root` holds, reading every file."""
     files: dict[str, Entry] = {}
     with Cursor.at(root) as cursor:
-        for event in walk(cursor, without=without):
+        for event in walk(cursor):
             pause()
             if isinstance(event, File):
                 try:
-                    state = _state(event.path, event.name, cursor.fd, pause)
+                    fd = open_file(event.name, cursor.fd)
                 except OSError:
                     continue  # what cannot be read now is not known, and says so later
-                files[event.path] = Entry(state.size, state.sha256, mark_of(event.info))
+                try:
+                    files[event.path] = Entry(event.info.st_size, digest_of(fd, pause), mark_of(event.info))
+                finally:
+                    os.close(fd)
     return Baseline(files)
 
 
@@ -95,22 +122,12 @@ def mark_of(info: os.stat_result) -> Mark:
     return info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
 
-def is_untouched(mark: Mark, info: os.stat_result, taken_ns: int) -> bool:
-    """Return whether a file is surely as it was when `mark` was taken.
-
-    What was written in the same tick of the clock may have been written again in it, so such a mark says nothing.
-    """
-    changed_ns = mark[3]
-    step_ns = TICK_NS if changed_ns % SECOND_NS else COARSE_NS
-    return mark == mark_of(info) and changed_ns + step_ns < taken_ns
-
-
 @attrs.frozen
 class FileState:
     """One file: its path in the workspace with slashes, its size in bytes, and the SHA-256 of its contents.
 
     Attributes:
-        sha256: In hexadecimal; None for more than 1 GiB, which is not read.
+        sha256: In hexadecimal; None where more than 1 GiB would have to be read for all of them.
     """
 
     path: str
@@ -155,6 +172,9 @@ class Changes:
     no_files: tuple[str, ...] = ()
     unreadable: tuple[FileFault, ...] = ()
 
+    def __bool__(self) -> bool:
+        return bool(self.created or self.modified or self.deleted or self.no_files or self.unreadable)
+
     def as_json(self) -> dict[str, JSON]:
         """Return them as JSON."""
         return {
@@ -166,67 +186,101 @@ class Changes:
         }
 
 
-def changes_since(baseline: Baseline, root: int, without: frozenset[str], pause: Callable[[], object]) -> Changes:
+def changes_since(
+    baseline: Baseline,
+    root: int,
+    pause: Callable[[], object],
+    *,
+    leaves_out: Callable[[str], bool] = nothing,
+    open_up: bool = False,
+) -> Changes:
     """Return how the tree below `root` differs from `baseline`.
 
     Args:
         baseline: What was there.
         root: The workspace, open.
-        without: Paths that do not count.
         pause: Called now and then; it may raise, to stop.
+        leaves_out: Whether a path does not count.
+        open_up: Give ourselves the right to read what is there.
     """
-    created: list[FileState] = []
-    modified: list[FileState] = []
-    no_files: list[str] = []
-    faults: list[FileFault] = []
-    seen: set[str] = set()
+    look = _Look(baseline, pause, open_up)
     with Cursor.at(root) as cursor:
-        for event in walk(cursor, without=without):
+        for event in walk(cursor, open_up=open_up, leaves_out=leaves_out):
             pause()
             match event:
-                case File(path, name, info):
-                    seen.add(path)
-                    if baseline.is_untouched(path, info):
-                        continue
-                    try:
-                        state = _state(path, name, cursor.fd, pause)
-                    except OSError as error:
-                        faults.append(FileFault(path, reason_of(error)))
-                        continue
-                    before = baseline.files.get(path)
-                    if before is None:
-                        created.append(state)
-                    elif state.sha256 is None or (state.size, state.sha256) != (before.size, before.sha256):
-                        modified.append(state)
+                case File():
+                    look.at(event, cursor.fd)
                 case NoFile(path, _):
-                    no_files.append(path)
+                    look.no_files.append(path)
                 case Unreadable(path, error):
-                    faults.append(FileFault(path, reason_of(error)))
+                    look.faults.append(FileFault(path, reason_of(error)))
                 case Entered() | Left():
                     pass
-    # What lies in a folder that cannot be read may still be there.
-    hidden = tuple(fault.path + "/" for fault in faults)
-    gone = [path for path in baseline.files if path not in seen and not path.startswith(hidden)]
-    deleted = [FileState(path, baseline.files[path].size, baseline.files[path].sha256) for path in gone]
-    return Changes(
-        created=_sorted(created),
-        modified=_sorted(modified),
-        deleted=_sorted(deleted),
-        no_files=tuple(sorted(no_files)),
-        unreadable=tuple(sorted(faults, key=lambda fault: fault.path)),
-    )
+    return look.changes()
+
+
+@attrs.define(eq=False)
+class _Look:
+    """One look at a tree, and what it has found so far."""
+
+    baseline: Baseline
+    pause: Callable[[], object]
+    open_up: bool
+    created: list[FileState] = attrs.field(factory=list[FileState])
+    modified: list[FileState] = attrs.field(factory=list[FileState])
+    no_files: list[str] = attrs.field(factory=list[str])
+    faults: list[FileFault] = attrs.field(factory=list[FileFault])
+    seen: set[str] = attrs.field(factory=set[str])
+    bytes_left: int = MOST_HASHED
+
+    def at(self, file: File, folder: int) -> None:
+        """Look at one file, and into it where it may have changed."""
+        self.seen.add(file.path)
+        if self.baseline.is_untouched(file.path, file.info):
+            return
+        try:
+            state = self._state(file, folder)
+        except OSError as error:
+            self.faults.append(FileFault(file.path, reason_of(error)))
+            return
+        before = self.baseline.files.get(file.path)
+        if before is None:
+            self.created.append(state)
+        elif state.sha256 is None:  # not read: what was touched counts
+            if before.mark != mark_of(file.info):
+                self.modified.append(state)
+        elif (state.size, state.sha256) != (before.size, before.sha256):
+            self.modified.append(state)
+
+    def _state(self, file: File, folder: int) -> FileState:
+        fd = open_file(file.name, folder, open_up=self.open_up)
+        try:
+            size = os.fstat(fd).st_size
+            if size > self.bytes_left:
+                return FileState(file.path, size, None)
+            self.bytes_left -= size
+            return FileState(file.path, size, digest_of(fd, self.pause))
+        finally:
+            os.close(fd)
+
+    def changes(self) -> Changes:
+        """Return what was found."""
+        # What lies in a folder that cannot be read may still be there.
+        hidden = tuple(fault.path + "/" for fault in self.faults)
+        before = self.baseline.files
+        seen = self.seen | {fault.path for fault in self.faults}
+        gone = [path for path in before if path not in seen and not path.startswith(hidden)]
+        return Changes(
+            created=_sorted(self.created),
+            modified=_sorted(self.modified),
+            deleted=_sorted([FileState(path, before[path].size, before[path].sha256) for path in gone]),
+            no_files=tuple(sorted(self.no_files)),
+            unreadable=tuple(sorted(self.faults, key=lambda fault: fault.path)),
+        )
 
 
 def _sorted(states: list[FileState]) -> tuple[FileState, ...]:
     return tuple(sorted(states, key=lambda state: state.path))
-
-
-def _state(path: str, name: str, folder: int, pause: Callable[[], object]) -> FileState:
-    fd = open_file(name, folder)
-    try:
-        return FileState(path, os.fstat(fd).st_size, digest_of(fd, pause))
-    finally:
-        os.close(fd)
 
 
 def digest_of(fd: int, pause: Callable[[], object]) -> str | None:

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 
 import attrs
 
-from heddle.workspace.changes import Baseline, Entry, FileFault, digest_of, is_untouched, reason_of
-from heddle.workspace.copying import EXECUTABLE, CopyRefused, Room, copy_contents, make_file
+from heddle.workspace.changes import Baseline, Entry, FileFault, digest_of, reason_of
+from heddle.workspace.copying import Room, size_of
 from heddle.workspace.filling import Origin
-from heddle.workspace.trees import Cursor, Entered, File, Left, NoFile, Unreadable, kind_of, open_file, walk
+from heddle.workspace.replacing import replace
+from heddle.workspace.trees import Cursor, Entered, File, Left, NoFile, Unreadable, go_on, kind_of, open_file, walk
 
 __all__ = ["CopiedBack", "copy_back"]
 
-# 07777 without set-user-id, set-group-id and sticky.
-PERMISSIONS = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
 WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -47,28 +45,30 @@ def copy_back(origin: Origin, root: int, baseline: Baseline, done: CopiedBack) -
     Args:
         origin: Where the mount came from, and what was copied in.
         root: The workspace, opened before any tool ran.
-        baseline: When that was, and what the workspace held.
+        baseline: When that was.
         done: What became of other mounts, and now of this one.
     """
-    mount = origin.source.mount
-    *above, last = mount.place.split("/")
-    back = _Back(origin, baseline, done, Room(mount.max_bytes, mount.max_entries))
-    try:
-        with Cursor.at(root) as cursor:
-            for name in above:
-                cursor.enter(name, open_up=True)
-            if origin.name is None:
-                cursor.enter(last, open_up=True)
-                back.folder(cursor)
-            else:
-                back.only_file(last, cursor.fd)
-    except FileNotFoundError:
-        pass  # deleted; that does not go back
-    except CopyRefused as error:
-        rest = "the rest was not copied back; raise the max_bytes or the max_entries of the mount"
-        done.failed.append(FileFault(mount.place, f"{error.strerror}: {rest}"))
-    except OSError as error:
-        done.failed.append(FileFault(mount.place, reason_of(error)))
+    place = origin.source.mount.place
+    *above, last = place.split("/")
+    back = _Back(origin, baseline, done)
+    with origin.source.lock:
+        try:
+            with Cursor.at(root) as cursor:
+                for name in above:
+                    cursor.enter(name, open_up=True)
+                if origin.name is None:
+                    cursor.enter(last, open_up=True)
+                    back.look(cursor)
+                    back.bring(cursor.fd)
+                else:
+                    back.bring_file(last, cursor.fd)
+        except FileNotFoundError:
+            pass  # deleted; that does not go back
+        except OSError as error:
+            done.failed.append(FileFault(place, reason_of(error)))
+    if back.has_copied and not origin.is_in_place():
+        moved = "its source was moved or exchanged meanwhile: what has changed was copied to where it is now"
+        done.failed.append(FileFault(place, moved))
 
 
 @attrs.define(eq=False)
@@ -78,97 +78,122 @@ class _Back:
     origin: Origin
     baseline: Baseline
     done: CopiedBack
-    room: Room
+    room: Room = attrs.field(init=False)
+    touched: list[str] = attrs.field(factory=list[str], init=False)
+    new: list[str] = attrs.field(factory=list[str], init=False)
+    new_bytes: int = attrs.field(default=0, init=False)
+    new_entries: int = attrs.field(init=False)
+    has_copied: bool = attrs.field(default=False, init=False)
 
-    def folder(self, cursor: Cursor) -> None:
-        """Bring back what changed in the folder at `cursor`."""
+    def __attrs_post_init__(self) -> None:
+        mount = self.origin.source.mount
+        self.room = Room(mount.max_bytes, mount.max_entries)
+        self.new_entries = -self.origin.folders
+
+    # Looking
+
+    def look(self, cursor: Cursor) -> None:
+        """Find what may have changed in the folder at `cursor`, and what is new in it."""
         for event in walk(cursor, open_up=True):
             match event:
-                case File(path, name, info):
-                    self.room.take_entry()
-                    self._file(path, name, cursor.fd, info)
+                case File(path, _, info):
+                    self._found(path, info)
                 case Entered():
-                    self.room.take_entry()
+                    self.new_entries += 1
                 case NoFile(path, kind):
-                    self.room.take_entry()
                     self._fails(path, f"it is {kind}: only files are copied back")
                 case Unreadable(path, error):
                     self._fails(path, reason_of(error))
                 case Left():
                     pass
 
-    def only_file(self, name: str, folder: int) -> None:
-        """Bring back a mount that is one file."""
-        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISREG(info.st_mode):
-            self._file("", name, folder, info)
-        else:
-            self._fails("", f"it is {kind_of(info.st_mode)}: a file was mounted here")
+    def _found(self, path: str, info: os.stat_result) -> None:
+        before = self.origin.entries.get(path)
+        if before is None:
+            self.new_entries += 1
+            self.new_bytes += size_of(info)
+            if len(self.new) <= self.room.entries_left:
+                self.new.append(path)
+        elif not before.is_untouched(info, self.baseline.taken_ns):
+            self.touched.append(path)
 
-    def _file(self, path: str, name: str, folder: int, info: os.stat_result) -> None:
+    # Bringing
+
+    def bring(self, folder: int) -> None:
+        """Bring back what was found: first the files that were there, then the new ones, all of them or none."""
+        for path in self.touched:
+            self._bring(path, folder)
+        mount = self.origin.source.mount
+        if self.new and (self.new_entries > self.room.entries_left or self.new_bytes > self.room.bytes_left):
+            self._fails(
+                "",
+                f"{self.new_entries:,} new files and folders with {self.new_bytes:,} bytes are more than a mount may "
+                f"hold, {mount.max_entries:,} and {mount.max_bytes:,} bytes; none of them was copied back. Raise "
+                "max_entries or max_bytes of the mount",
+            )
+            return
+        for path in self.new:
+            self._bring(path, folder)
+
+    def _bring(self, path: str, folder: int) -> None:
+        *above, name = path.split("/")
         try:
-            before = self.origin.entries.get(path)
-            if before is not None and is_untouched(before.mark, info, self.baseline.taken_ns):
-                return
-            fd = open_file(name, folder, open_up=True)
-            try:
-                self._changed(path, fd, before)
-            finally:
-                os.close(fd)
-        except CopyRefused:
-            raise
+            with Cursor.at(folder) as cursor:
+                cursor.enter_all(above)
+                self._bring_open(path, name, cursor.fd)
         except OSError as error:
             self._fails(path, reason_of(error))
 
-    def _changed(self, path: str, fd: int, before: Entry | None) -> None:
+    def bring_file(self, name: str, folder: int) -> None:
+        """Bring back a mount that is one file."""
+        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        before = self.origin.entries.get("")
+        if not stat.S_ISREG(info.st_mode):
+            self._fails("", f"it is {kind_of(info.st_mode)}: a file was mounted here")
+        elif before is None or not before.is_untouched(info, self.baseline.taken_ns):
+            try:
+                self._bring_open("", name, folder)
+            except OSError as error:
+                self._fails("", reason_of(error))
+
+    def _bring_open(self, path: str, name: str, folder: int) -> None:
+        fd = open_file(name, folder, open_up=True)
+        try:
+            self._bring_changed(path, fd)
+        finally:
+            os.close(fd)
+
+    def _bring_changed(self, path: str, fd: int) -> None:
         """Copy a file back that was touched, if its contents are others."""
         info = os.fstat(fd)
-        ours = digest_of(fd, _go_on)
-        if before is not None and ours is not None and (info.st_size, ours) == (before.size, before.sha256):
+        before = self.origin.entries.get(path)
+        most = max(self.origin.source.mount.max_bytes, 0 if before is None else before.size)
+        if size_of(info) > most:
+            raise OSError(errno.EFBIG, f"it has {size_of(info):,} bytes, and the mount may hold {most:,}")
+        if before is not None and before.size == info.st_size and digest_of(fd, go_on) == before.sha256 is not None:
             return
         *folders, name = path.split("/") if self.origin.name is None else [self.origin.name]
         with Cursor.at(self.origin.folder) as target:
             for folder in folders:
                 _enter(target, folder)
             there = _file_at(name, target.fd)
-            theirs = None if there is None else self._their_digest(name, target.fd, there, before)
-            if there is not None and theirs is not None and theirs == ours:
+            if there is not None and _is_there(fd, info, name, target.fd, there):
                 return  # somebody has brought it there already
+            is_theirs = self._was_changed(before, name, target.fd, there)
             os.lseek(fd, 0, os.SEEK_SET)
-            self._replace(fd, info, name, target.fd, there)
-        shown = self._path(path)
-        self.done.copied.append(shown)
-        if theirs != (None if before is None else before.sha256):
-            self.done.overwritten.append(shown)
+            is_theirs |= replace(fd, name, target.fd, there, self.room)
+        self.has_copied = True
+        self.done.copied.append(self._path(path))
+        if is_theirs:
+            self.done.overwritten.append(self._path(path))
 
-    def _their_digest(self, name: str, folder: int, there: os.stat_result, before: Entry | None) -> str | None:
-        """Return the hash of what is there now, without reading it where nobody can have touched it."""
-        origin = None if before is None else before.origin
-        if before is not None and origin is not None and is_untouched(origin, there, self.baseline.taken_ns):
-            return before.sha256
-        fd = open_file(name, folder)
-        try:
-            return digest_of(fd, _go_on)
-        finally:
-            os.close(fd)
-
-    def _replace(self, fd: int, info: os.stat_result, name: str, folder: int, there: os.stat_result | None) -> None:
-        """Put a copy of an open file in the place of another, or of none; whatever fails, that stays as it was."""
-        executable = bool(info.st_mode & EXECUTABLE)
-        temporary = f".heddle-{secrets.token_hex(8)}"
-        writer = make_file(temporary, folder, executable=executable)
-        try:
-            try:
-                copy_contents(fd, writer, self.room, _go_on)
-                if there is not None:
-                    _take_over(writer, there, executable=executable)
-                os.fsync(writer)
-            finally:
-                os.close(writer)
-            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
-        except BaseException:
-            os.unlink(temporary, dir_fd=folder)
-            raise
+    def _was_changed(self, before: Entry | None, name: str, folder: int, there: os.stat_result | None) -> bool:
+        """Return whether somebody else has changed, made or deleted what a file takes the place of."""
+        if before is None or there is None:
+            return before is not None or there is not None
+        if before.is_origin_untouched(there, self.baseline.taken_ns):
+            return False
+        return before.sha256 is None or there.st_size != before.size or _digest_at(name, folder) != before.sha256
 
     def _fails(self, path: str, reason: str) -> None:
         self.done.failed.append(FileFault(self._path(path), reason))
@@ -178,16 +203,15 @@ class _Back:
         return f"{place}/{path}" if path else place
 
 
-def _go_on() -> None:
-    pass
-
-
 def _enter(target: Cursor, name: str) -> None:
     """Go into a folder of the mount's source, which is made where there is none."""
     try:
         target.enter(name, make=True)
-    except OSError:
-        kind = kind_of(os.stat(name, dir_fd=target.fd, follow_symlinks=False).st_mode)
+    except OSError as error:
+        try:
+            kind = kind_of(os.stat(name, dir_fd=target.fd, follow_symlinks=False).st_mode)
+        except OSError:
+            raise error from None
         if kind == "a folder":
             raise
         raise OSError(errno.ENOTDIR, f"there is {kind} where it needs the folder {name!r}") from None
@@ -211,15 +235,16 @@ def _file_at(name: str, folder: int) -> os.stat_result | None:
     return info
 
 
-def _take_over(writer: int, there: os.stat_result, *, executable: bool) -> None:
-    """Give a new file the owner and the permissions of the one that it replaces, and its own execute bit."""
-    ours = os.fstat(writer)
-    if (ours.st_uid, ours.st_gid) != (there.st_uid, there.st_gid):
-        try:
-            os.fchown(writer, there.st_uid, there.st_gid)
-        except PermissionError:
-            pass  # only root can give a file to somebody else
-    mode = there.st_mode & PERMISSIONS & ~EXECUTABLE
-    if executable:
-        mode |= (mode & (stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH)) >> 2
-    os.fchmod(writer, mode)
+def _is_there(fd: int, info: os.stat_result, name: str, folder: int, there: os.stat_result) -> bool:
+    if info.st_size != there.st_size:
+        return False
+    digest = digest_of(fd, go_on)
+    return digest is not None and digest == _digest_at(name, folder)
+
+
+def _digest_at(name: str, folder: int) -> str | None:
+    fd = open_file(name, folder)
+    try:
+        return digest_of(fd, go_on)
+    finally:
+        os.close(fd)

@@ -9,6 +9,8 @@ import errno
 import fcntl
 import hashlib
 import os
+import re
+import secrets
 import stat
 import sys
 from collections.abc import Callable, Mapping
@@ -17,23 +19,32 @@ from typing import TYPE_CHECKING
 import attrs
 
 from heddle.workspace.changes import CHUNK, MOST_HASHED, Entry, digest_of, mark_of
-from heddle.workspace.trees import Cursor, Entered, File, Left, NoFile, Unreadable, open_file, walk
+from heddle.workspace.trees import Cursor, Entered, File, Left, NoFile, Unreadable, go_on, open_file, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from hashlib import _Hash as _Digest
 
-__all__ = ["CopyRefused", "Copying", "Room", "copy_contents", "make_file", "size_of", "write_all"]
+__all__ = [
+    "CopyRefused",
+    "Copying",
+    "Room",
+    "copy_contents",
+    "is_temporary",
+    "make_file",
+    "size_of",
+    "temporary_name",
+    "write_all",
+]
 
 # The request of ioctl(2) that lets two files share their blocks until one is written; linux/fs.h.
 FICLONE = 0x40049409
 # 64 KiB: below that a copy costs less than asking.
 WORTH_CLONING = 64 * 1024
-# 1 MiB: a file with smaller holes is copied faster as a whole.
-WORTH_SKIPPING = 1024 * 1024
 BLOCK = 512
+_TEMPORARY = re.compile(r"\.heddle-[0-9a-f]{16}")
 EXECUTABLE = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
-NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ZEROS = bytes(CHUNK)
 
 
@@ -69,10 +80,6 @@ class Room:
             raise CopyRefused(errno.EMLINK, "it holds more files and folders than a mount may")
 
 
-def _never() -> None:
-    pass
-
-
 @attrs.define(eq=False)
 class Copying:
     """One copy on its way.
@@ -81,13 +88,15 @@ class Copying:
         room: How much may be copied.
         pause: Called before each file; it may raise, to stop.
         known: What is known of the files that are copied, by path: those are not read for their hash.
-        entries: What was copied, by path below the place that it is copied to.
+        entries: The files that were copied, by path below the place that they are copied to.
+        folders: How many folders were copied.
     """
 
     room: Room
-    pause: Callable[[], object] = _never
+    pause: Callable[[], object] = go_on
     known: Mapping[str, Entry] = attrs.field(factory=dict[str, Entry])
     entries: dict[str, Entry] = attrs.field(factory=dict[str, Entry], init=False)
+    folders: int = attrs.field(default=0, init=False)
     _can_clone: bool = attrs.field(default=sys.platform == "linux", init=False)
 
     def folder(self, source: Cursor, target: Cursor) -> None:
@@ -96,11 +105,12 @@ class Copying:
         Raises:
             OSError: It cannot be copied, or not all of it; see `CopyRefused`. Both cursors may be anywhere.
         """
-        for event in walk(source):
+        for event in walk(source, leaves_out=is_temporary):
             self.pause()
             match event:
                 case Entered(_, name):
                     self.room.take_entry()
+                    self.folders += 1
                     target.enter(name, make=True)
                 case Left():
                     target.leave()
@@ -125,28 +135,35 @@ class Copying:
         Raises:
             OSError: It cannot be copied.
         """
-        reader = open_file(name, source)
+        try:
+            reader = open_file(name, source)
+        except FileNotFoundError:
+            return  # it has gone away since the folder was listed
         try:
             info = os.fstat(reader)
-            writer = make_file(new_name, target, executable=bool(info.st_mode & EXECUTABLE))
+            writer = make_file(new_name, target, 0o777 if info.st_mode & EXECUTABLE else 0o666)
             try:
                 known = self.known.get(path)
+                if known is not None and known.mark != mark_of(info):
+                    known = None  # somebody has written to what nobody should
                 if self._cloned(reader, writer, info):
                     self.room.take_bytes(size_of(info))
-                    digest = known.sha256 if known is not None else digest_of(reader, self.pause)
+                    digest = None if known is not None else digest_of(writer, self.pause)
                 else:
-                    digest = copy_contents(reader, writer, self.room, self.pause, known)
+                    digest = copy_contents(reader, writer, self.room, self.pause, hashes=known is None)
                 copied = os.fstat(writer)
             finally:
                 os.close(writer)
         finally:
             os.close(reader)
+        if known is not None:
+            digest = known.sha256
         self.entries[path] = Entry(copied.st_size, digest, mark_of(copied), mark_of(info))
 
     def contents(self, path: str, data: bytes, new_name: str, target: int) -> None:
         """Write a file that comes from memory, and note it under `path`."""
         self.room.take_bytes(len(data))
-        writer = make_file(new_name, target, executable=False)
+        writer = make_file(new_name, target, 0o666)
         try:
             write_all(writer, data)
             copied = os.fstat(writer)
@@ -166,9 +183,19 @@ class Copying:
         return True
 
 
-def make_file(name: str, folder: int, *, executable: bool) -> int:
-    """Make a file that was not there, and return it open for writing; who may read it is up to the host's umask."""
-    return os.open(name, NEW_FILE, 0o777 if executable else 0o666, dir_fd=folder)
+def make_file(name: str, folder: int, mode: int) -> int:
+    """Make a file that was not there, and return it open; what the host's umask says is taken from its mode."""
+    return os.open(name, NEW_FILE, mode, dir_fd=folder)
+
+
+def temporary_name() -> str:
+    """Return a name for a file that takes the place of another when it is complete."""
+    return f".heddle-{secrets.token_hex(8)}"
+
+
+def is_temporary(path: str) -> bool:
+    """Return whether a file is one that is being written in the place of another, or was left by a host that died."""
+    return _TEMPORARY.fullmatch(path[path.rfind("/") + 1 :]) is not None
 
 
 def size_of(info: os.stat_result) -> int:
@@ -176,24 +203,22 @@ def size_of(info: os.stat_result) -> int:
     return min(info.st_size, info.st_blocks * BLOCK)
 
 
-def copy_contents(
-    reader: int, writer: int, room: Room, pause: Callable[[], object], known: Entry | None = None
-) -> str | None:
-    """Copy one open file into another, empty one, holes as holes; return the SHA-256 of the contents.
+def copy_contents(reader: int, writer: int, room: Room, pause: Callable[[], object], *, hashes: bool) -> str | None:
+    """Copy one open file into another, empty one, holes as holes; return the SHA-256 of the contents if it `hashes`.
 
     Args:
         reader: Open for reading, at its beginning.
         writer: Open for writing.
         room: How much may be copied.
         pause: Called after each chunk; it may raise, to stop.
-        known: What is known of the contents.
+        hashes: Read the holes as well, for their part of the hash.
 
     Raises:
         OSError: It cannot be read or written, or there is more than `room`.
     """
     info = os.fstat(reader)
-    digest = None if known is not None or info.st_size > MOST_HASHED else hashlib.sha256()
-    has_holes = info.st_size - size_of(info) >= WORTH_SKIPPING
+    digest = hashlib.sha256() if hashes and info.st_size <= MOST_HASHED else None
+    has_holes = size_of(info) < info.st_size
     at = 0
     for start, end in _data_of(reader) if has_holes else [(0, sys.maxsize)]:
         _add_zeros(digest, start - at, pause)
@@ -210,8 +235,6 @@ def copy_contents(
     if has_holes and at < info.st_size:
         _add_zeros(digest, info.st_size - at, pause)
         os.ftruncate(writer, info.st_size)
-    if known is not None:
-        return known.sha256
     return None if digest is None else digest.hexdigest()
 
 
@@ -224,7 +247,10 @@ def _data_of(reader: int) -> Iterator[tuple[int, int]]:
         except OSError as error:
             if error.errno == errno.ENXIO:  # the rest is a hole
                 return
-            raise
+            if end:
+                raise
+            yield 0, sys.maxsize  # this file system does not say
+            return
         end = os.lseek(reader, start, os.SEEK_HOLE)
         yield start, end
 

@@ -6,6 +6,9 @@ import logging
 import os
 import re
 import shlex
+import stat
+import threading
+from collections.abc import Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,10 +16,10 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from heddle.errors import DefinitionError
+from heddle.errors import DefinitionError, RunnerClosed
 from heddle.threads import in_thread, unless_cancelled
 from heddle.tools.definition import Program, ToolDef
-from heddle.workspace.changes import Baseline, Changes, FileFault, baseline_of, changes_since
+from heddle.workspace.changes import Baseline, Changes, FileFault, baseline_of, changes_since, reason_of
 from heddle.workspace.copyback import CopiedBack, copy_back
 from heddle.workspace.filling import Origin, fill
 from heddle.workspace.kept import new_kept, place_for_kept
@@ -25,10 +28,10 @@ from heddle.workspace.removal import remove_tree
 from heddle.workspace.report import ScopeReport
 from heddle.workspace.sources import Source, checked_for
 from heddle.workspace.temporary import RunFolder
-from heddle.workspace.trees import FOLDER, readable
+from heddle.workspace.trees import FOLDER, go_on, readable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable
+    from collections.abc import AsyncGenerator, Iterable
 
 
 __all__ = ["Workspace", "label_from"]
@@ -51,6 +54,10 @@ def _as_tuple(tools: Iterable[ToolDef]) -> tuple[ToolDef, ...]:
     return tuple(tools)
 
 
+def _one_at_a_time() -> trio.CapacityLimiter:
+    return trio.CapacityLimiter(1)
+
+
 @attrs.define(eq=False)
 class Workspace:
     """The directory in which a scope's tools work: their cwd and ``HEDDLE_WORKSPACE``, readable by this user alone.
@@ -69,10 +76,13 @@ class Workspace:
     _sources: tuple[Source, ...] = attrs.field(default=(), alias="sources", kw_only=True, repr=False)
     _keep_in: Path | None = attrs.field(default=None, alias="keep_in", kw_only=True)
     _adopted: Path | None = attrs.field(default=None, alias="adopted", kw_only=True)
+    _limiter: trio.CapacityLimiter = attrs.field(factory=_one_at_a_time, alias="limiter", kw_only=True, repr=False)
     report: ScopeReport = attrs.field(factory=ScopeReport, init=False)
     _made: _Made | None = attrs.field(default=None, init=False)
-    _has_survivors: bool = attrs.field(default=False, init=False)
-    _making: trio.Lock = attrs.field(factory=trio.Lock, init=False, repr=False)
+    _stays_at: Path | None = attrs.field(default=None, init=False)
+    _is_over: bool = attrs.field(default=False, init=False)
+    _users: list[Callable[[], bool]] = attrs.field(factory=list["Callable[[], bool]"], init=False, repr=False)
+    _mutex: threading.Lock = attrs.field(factory=threading.Lock, init=False, repr=False)
 
     @classmethod
     @asynccontextmanager
@@ -108,8 +118,7 @@ class Workspace:
                 await workspace.make()
             yield workspace
         finally:
-            await workspace.settle()
-            await workspace.remove()
+            await workspace.close()
             home.close()
 
     @classmethod
@@ -144,18 +153,22 @@ class Workspace:
                 await workspace._track()
             yield workspace
         finally:
-            await workspace.remove()
+            await workspace.close()
             home.close()
 
     @property
     def path(self) -> Path:
-        """The directory, absolute and free of links. Made when first asked for."""
-        return self._now().path
+        """The directory, absolute and free of links. Made when first asked for.
+
+        Raises:
+            RunnerClosed: It is gone.
+        """
+        return self._stays_at or self._now(go_on).path
 
     @property
     def bin(self) -> Path:
         """The folder in which every tool of the scope is reachable by its name."""
-        return self._now().bin
+        return self._now(go_on).bin
 
     @property
     def exists(self) -> bool:
@@ -192,33 +205,52 @@ class Workspace:
 
         Raises:
             OSError: A mount cannot be copied, or there is no room. Nothing is left of the directory.
+            RunnerClosed: It is gone.
         """
         if self._made is not None:
             return
-        if not self._sources and len(self._tools) <= FEW_TOOLS:
-            self._now()
-            return
-        async with self._making:
-            if self._made is None:
-                self._made = await in_thread(self._make, unless_cancelled())
+        if self._sources or len(self._tools) > FEW_TOOLS:
+            await in_thread(self._now, unless_cancelled(), limiter=self._limiter)
+        else:
+            self._now(go_on)
 
     async def changes(self) -> Changes:
         """Return how the files differ from those that were put there; ``.heddle`` does not count.
 
         Raises:
             DefinitionError: The folder was adopted and nobody has said ``track_changes=True``.
+            RunnerClosed: The workspace is gone.
         """
-        if self._made is None:
-            return Changes()
         made = self._made
-        if made.baseline is None:
+        if made is None and self._is_over:
+            raise RunnerClosed(_OVER)
+        if made is None:
+            return Changes()
+        return await in_thread(self._changes, made, unless_cancelled(), limiter=self._limiter)
+
+    def refuse_untracked(self) -> None:
+        """Refuse to say what changes where that will not be known.
+
+        Raises:
+            DefinitionError: The folder was adopted and nobody has said ``track_changes=True``.
+        """
+        if self._made is not None and self._made.baseline is None:
             raise DefinitionError("this folder was adopted without track_changes=True: what it held is not known")
-        without = frozenset[str]() if self.is_adopted else frozenset({RESERVED})
-        return await in_thread(changes_since, made.baseline, made.root, without, unless_cancelled())
+
+    def note_user(self, is_running: Callable[[], bool]) -> None:
+        """Note something that could not be ended and may work in it: while it does, the workspace is left as it is."""
+        self._users.append(is_running)
 
     def note_survivors(self) -> None:
-        """Note that something could not be ended which may still work in it: it is left as it is, for good."""
-        self._has_survivors = True
+        """Note processes that could not be ended; nobody knows when they are gone."""
+        self._users.append(_for_ever)
+
+    async def close(self, *, report_changes: bool = False) -> None:
+        """Settle and remove it, whatever happens. In a child of the process that has it there is nothing to do."""
+        try:
+            await self.settle(report_changes=report_changes)
+        finally:
+            await self.remove()
 
     async def settle(self, *, report_changes: bool = False) -> None:
         """Copy back what was changed, cancelled or not, and complete the report. Nothing works in it any more.
@@ -227,16 +259,14 @@ class Workspace:
             report_changes: Put into the report what has changed.
         """
         made = self._made
-        if made is None:
-            if report_changes:
-                self.report = attrs.evolve(self.report, changes=Changes())
+        if not self._home.is_ours:
             return
-        with trio.CancelScope(shield=True):
-            origins, made.origins = made.origins, []
-            if origins:
-                await in_thread(self._copy_back, made, origins)
-            if report_changes and made.baseline is not None:
-                self.report = attrs.evolve(self.report, changes=await self.changes())
+        if made is None:
+            self.report = attrs.evolve(self.report, changes=Changes() if report_changes else None)
+            return
+        if made.origins or report_changes:
+            with trio.CancelScope(shield=True):
+                await in_thread(self._settle, made, report_changes, limiter=self._limiter)
         if self._keep_in is not None:
             self.report = attrs.evolve(self.report, kept=made.path)
 
@@ -245,75 +275,125 @@ class Workspace:
 
         One that is kept, or in which something still works, is left as it is.
         """
-        made, self._made = self._made, None
-        if made is None:
+        with self._mutex:
+            made, self._made, self._is_over = self._made, None, True
+        if made is None or not self._home.is_ours:
             return
-        made.close()
-        if self._has_survivors:
-            logger.warning("a workspace is left, because a process of it could not be ended: %s", made.path)
+        if self.is_adopted or self._keep_in is not None:
+            self._stays_at = made.path
+        try:
+            await self._remove(made)
+        finally:
+            made.close()
+
+    async def _remove(self, made: _Made) -> None:
+        if self._is_in_use():
+            logger.warning("a workspace is left, because something in it could not be ended: %s", made.place)
             return
-        waste = made.bin.parent if self.is_adopted else made.path
         if self._keep_in is not None:
             return
         faults: tuple[str, ...] = ()
         with trio.CancelScope(shield=True):
-            faults = await in_thread(remove_tree, waste)
+            faults = await in_thread(self._give_back, made)
         for fault in faults:
-            logger.warning("a workspace could not be removed entirely: %s: %s", waste, fault)
-        self._home.tidy()
+            logger.warning("a workspace could not be removed entirely: %s: %s", made.place, fault)
 
-    def _now(self) -> _Made:
-        if self._made is None:
-            self._made = self._make(_go_on)
-        return self._made
+    def _give_back(self, made: _Made) -> tuple[str, ...]:
+        faults = remove_tree(made.place, made.held)
+        if not faults:  # else it stays, and the run's folder with it
+            self._home.give_back(made.place)
+        return faults
+
+    def _is_in_use(self) -> bool:
+        return any(is_running() for is_running in self._users)
+
+    def _now(self, pause: Callable[[], object]) -> _Made:
+        """Return what was made, making it first if need be. Any thread may ask."""
+        with self._mutex:
+            if self._made is None:
+                if self._is_over:
+                    raise RunnerClosed(_OVER)
+                self._made = self._make(pause)
+            return self._made
 
     def _make(self, pause: Callable[[], object]) -> _Made:
         """Make it and fill it; on an error nothing is left of it."""
-        if self._adopted is not None:
-            path, tools = self._adopted, self._home.new(self.label)
-        else:
-            path = self._home.new(self.label) if self._keep_in is None else new_kept(self._keep_in, self.label)
-            tools = path / RESERVED
-            tools.mkdir()
-        made = _Made(path, tools / "bin", os.open(path, FOLDER))
+        kept = None if self._keep_in is None else new_kept(self._keep_in, self.label)
+        place = kept or self._home.new(self.label)
+        path, tools = (place, place / RESERVED) if self._adopted is None else (self._adopted, place)
+        made: _Made | None = None
         try:
-            made.bin.mkdir()
+            made = _opened(place, path, tools / "bin")
+            made.bin.mkdir(parents=True)
             for tool in self._tools:
                 _make_reachable(tool, made.bin / tool.name)
             if self._adopted is None:
                 made.baseline = Baseline(fill(self._sources, made.root, pause, made.origins))
         except BaseException:
-            made.close()
-            remove_tree(tools if self.is_adopted else path)
+            if made is not None:
+                made.close()
+            remove_tree(place)
+            self._home.give_back(place)
             raise
         return made
 
     async def _track(self) -> None:
         """Read every file, to know later what became of it."""
-        made = self._now()
-        made.baseline = await in_thread(baseline_of, made.root, frozenset[str](), unless_cancelled())
+        made = self._now(go_on)
+        made.baseline = await in_thread(baseline_of, made.root, unless_cancelled(), limiter=self._limiter)
 
-    def _copy_back(self, made: _Made, origins: list[Origin]) -> None:
+    def _changes(self, made: _Made, pause: Callable[[], object]) -> Changes:
+        self.refuse_untracked()
+        assert made.baseline is not None  # noqa: S101 - that was just asked
+        if self.is_adopted:
+            return changes_since(made.baseline, made.root, pause)
+        os.fchmod(made.root, stat.S_IRWXU)  # a tool may have taken the right to look away
+        return changes_since(made.baseline, made.root, pause, leaves_out=_is_reserved, open_up=True)
+
+    def _settle(self, made: _Made, report_changes: bool) -> None:
         done = CopiedBack()
-        for origin in origins:
-            try:
-                if self._has_survivors:
-                    place = origin.source.mount.place
-                    done.failed.append(FileFault(place, "a process that could not be ended may still work in it"))
-                else:
-                    copy_back(origin, made.root, made.baseline or Baseline(), done)
-            finally:
-                origin.close()
+        changes: Changes | None = None
+        try:
+            self._copy_back(made, done)
+            changes = self._changes(made, go_on) if report_changes else None
+        except OSError as error:
+            done.failed.append(FileFault("", reason_of(error)))
         self.report = attrs.evolve(
             self.report,
-            copied_back=tuple(done.copied),
-            overwritten=tuple(done.overwritten),
-            failed=tuple(done.failed),
+            copied_back=tuple(sorted(done.copied)),
+            overwritten=tuple(sorted(done.overwritten)),
+            failed=tuple(sorted(done.failed, key=lambda fault: fault.path)),
+            changes=changes,
         )
         for path in done.overwritten:
             logger.warning("a file was changed by others while it was mounted, and is overwritten: %s", readable(path))
         for fault in done.failed:
             logger.warning("a file was not copied back: %s", fault)
+
+    def _copy_back(self, made: _Made, done: CopiedBack) -> None:
+        if made.origins:
+            os.fchmod(made.root, stat.S_IRWXU)
+        while made.origins:
+            origin = made.origins.pop(0)
+            try:
+                if self._is_in_use():
+                    place = origin.source.mount.place
+                    done.failed.append(FileFault(place, "something that could not be ended may still work in it"))
+                else:
+                    copy_back(origin, made.root, made.baseline or Baseline(), done)
+            finally:
+                origin.close()
+
+
+_OVER = "this workspace is gone: use it inside the block that opened it"
+
+
+def _for_ever() -> bool:
+    return True
+
+
+def _is_reserved(path: str) -> bool:
+    return path == RESERVED
 
 
 @attrs.define(eq=False)
@@ -321,13 +401,17 @@ class _Made:
     """A workspace that was made.
 
     Attributes:
-        path: Where it is.
+        place: What was made for it, and is removed.
+        held: That folder, open.
+        path: Where tools work: there, or in the folder that was adopted.
         bin: Its folder of tools.
-        root: The directory, opened before any tool ran.
+        root: The directory `path`, opened before any tool ran.
         baseline: What it held then; None for a folder that was adopted, unless somebody asked.
         origins: Where mounts are copied back to; open.
     """
 
+    place: Path
+    held: int
     path: Path
     bin: Path
     root: int
@@ -339,7 +423,17 @@ class _Made:
         for origin in self.origins:
             origin.close()
         self.origins.clear()
+        os.close(self.held)
         os.close(self.root)
+
+
+def _opened(place: Path, path: Path, tools: Path) -> _Made:
+    held = os.open(place, FOLDER)
+    try:
+        return _Made(place, held, path, tools, os.open(path, FOLDER))
+    except BaseException:
+        os.close(held)
+        raise
 
 
 def _found(path: str | Path) -> Path:
@@ -351,10 +445,6 @@ def _found(path: str | Path) -> Path:
         said = getattr(error, "strerror", None) or error
         raise DefinitionError(f"{str(path)!r} cannot be adopted as a workspace: {said}") from None
     return folder
-
-
-def _go_on() -> None:
-    pass
 
 
 def _make_reachable(tool: ToolDef, place: Path) -> None:

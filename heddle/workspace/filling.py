@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import attrs
@@ -30,12 +31,24 @@ class Origin:
         folder: The folder itself, or the one that holds the file. Open until `close`.
         name: Of the file; None for a folder.
         entries: What was copied in, by path below `source`'s place in the workspace; one file is the path ``""``.
+        folders: How many folders were copied in.
     """
 
     source: Source
     folder: int
     name: str | None
     entries: Mapping[str, Entry]
+    folders: int
+
+    def is_in_place(self) -> bool:
+        """Return whether that is still what its path leads to."""
+        path = self.source.path
+        assert path is not None  # noqa: S101 - contents from memory are not copied back
+        try:
+            there = os.stat(path if self.name is None else path.parent)
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(self.folder))
 
     def close(self) -> None:
         """Let the folder go."""
@@ -57,7 +70,8 @@ def fill(sources: Iterable[Source], root: int, pause: Callable[[], object], orig
     files: dict[str, Entry] = {}
     for source in sources:
         try:
-            files |= _fill(source, root, pause, origins)
+            with source.lock if source.mount.mode == "rw" else nullcontext():
+                files |= _fill(source, root, pause, origins)
         except OSError as error:
             raise _named(source, error) from error
     return files
@@ -77,7 +91,7 @@ def _fill(source: Source, root: int, pause: Callable[[], object], origins: list[
             try:
                 _copy(folder, name, target, last, copying)
                 if mount.mode == "rw":
-                    origins.append(Origin(source, os.dup(folder), name, copying.entries))
+                    origins.append(Origin(source, os.dup(folder), name, copying.entries, copying.folders))
             finally:
                 os.close(folder)
     return {_joined(mount.place, path): entry for path, entry in copying.entries.items()}
@@ -130,7 +144,10 @@ def _write_files(files: Mapping[str, bytes], target: Cursor, copying: Copying) -
 
 
 def _named(source: Source, error: OSError) -> OSError:
-    return OSError(error.errno, f"{source.name}: it cannot be copied: {error.strerror or error}")
+    return OSError(
+        error.errno,
+        f"{source.name}: it was in order when it was looked at, and cannot be copied now: {error.strerror or error}",
+    )
 
 
 def _joined(place: str, path: str) -> str:

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 
@@ -28,20 +28,26 @@ MAX_ENTRIES = 4096
 NAME_BYTES = 255
 
 
-def _as_path(source: str | Path) -> Path:
-    text = os.fspath(source)
-    if not text or "\0" in text:
-        raise DefinitionError(f"the source of a mount is a path, not {text!r}")
-    return Path(text)
+def _as_path(source: object) -> Path:
+    if not isinstance(source, (str, Path)) or not str(source) or "\0" in str(source):
+        raise DefinitionError(f"the source of a mount is a path, not {source!r:.60}")
+    return Path(source)
 
 
-def _as_files(files: Mapping[str, bytes] | None) -> Mapping[str, bytes] | None:
-    return None if files is None else {path: bytes(content) for path, content in files.items()}
+def _as_files(files: Mapping[str, object] | None) -> Mapping[str, bytes] | None:
+    if files is None:
+        return None
+    known: dict[str, bytes] = {}
+    for path, content in files.items():
+        if not isinstance(content, (bytes, bytearray)):
+            raise DefinitionError(f"the contents of {path!r:.60} are bytes, not {type(content).__name__}: encode them")
+        known[path] = bytes(content)
+    return known
 
 
-def _positive(_mount: object, attribute: attrs.Attribute[int], value: int) -> None:
-    if value < 1:
-        raise DefinitionError(f"a mount's {attribute.name} must be at least 1, not {value}")
+def _positive(_mount: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise DefinitionError(f"a mount's {attribute.name} is a whole number of at least 1, not {value!r:.60}")
 
 
 @attrs.frozen
@@ -86,12 +92,14 @@ class Mount:
 
     @classmethod
     def parse(cls, text: str, *, max_bytes: int = MAX_BYTES, max_entries: int = MAX_ENTRIES) -> Self:
-        r"""Return what ``source[:dest][:ro|:rw]`` means; ``\:`` stands for a colon in a name.
+        r"""Return what ``source[:dest][:ro|:rw]`` means.
+
+        In a name ``\:`` stands for a colon, and two backslashes before a colon for one backslash.
 
         Raises:
             DefinitionError: It is written in another way.
         """
-        parts = [part.replace("\\:", ":") for part in re.split(r"(?<!\\):", text)]
+        parts = _split(text)
         mode: Mode = "ro"
         if len(parts) > 1 and parts[-1] in ("ro", "rw"):
             mode = "rw" if parts.pop() == "rw" else "ro"
@@ -127,8 +135,10 @@ class Mount:
         """Where it lands in a workspace; empty where contents from memory land in the workspace itself."""
         if self.dest is not None:
             return self.dest
-        # A path like ``.`` or ``..`` has a name only when it is resolved.
-        return "" if self.files is not None else self.source.name or self.source.resolve().name
+        if self.files is not None:
+            return ""
+        # ``.`` and ``..`` have a name only when they are resolved.
+        return self.source.name if self.source.name not in ("", "..") else self.source.resolve().name
 
     @property
     def places(self) -> tuple[str, ...]:
@@ -138,8 +148,10 @@ class Mount:
     def __str__(self) -> str:
         if self.files is not None:
             return f"{len(self.files)} files from memory"
-        dest = "" if self.dest is None else f":{_escaped(self.dest)}"
-        return f"{_escaped(str(self.source))}{dest}{':rw' if self.mode == 'rw' else ''}"
+        parts = [str(self.source)] if self.dest is None else [str(self.source), self.dest]
+        # A dest that reads like a mode needs the mode behind it.
+        mode = [self.mode] if self.mode == "rw" or self.dest in ("ro", "rw") else []
+        return _joined([*parts, *mode])
 
 
 @attrs.define(eq=False)
@@ -214,8 +226,10 @@ def _overlaps(places: Iterable[tuple[str, str]]) -> Iterator[str]:
         taken.setdefault(parts, name)
 
 
-def _refuse_dest(dest: str) -> None:
+def _refuse_dest(dest: object) -> None:
     """Refuse what is no plain relative path below the workspace."""
+    if not isinstance(dest, str):
+        raise DefinitionError(f"the dest of a mount is a text, not {dest!r:.60}")
     shown = f"the dest {dest!r}"
     if not dest:
         raise DefinitionError("the dest is empty: name a place in the workspace")
@@ -242,5 +256,24 @@ def _refuse_dest(dest: str) -> None:
             raise DefinitionError(f"{shown} has a part of more than {NAME_BYTES} bytes, which no file system takes")
 
 
-def _escaped(text: str) -> str:
-    return text.replace(":", "\\:")
+def _split(text: str) -> list[str]:
+    """Split at colons that are not escaped."""
+    parts = [""]
+    end = 0
+    for match in re.finditer(r"(\\*):", text):
+        backslashes = len(match[1])
+        parts[-1] += text[end : match.start()] + "\\" * (backslashes // 2)
+        if backslashes % 2:
+            parts[-1] += ":"
+        else:
+            parts.append("")
+        end = match.end()
+    parts[-1] += text[end:]
+    return parts
+
+
+def _joined(parts: list[str]) -> str:
+    """Return a text that is split into `parts`."""
+    escaped = [re.sub(r"(\\*):", r"\1\1\:", part) for part in parts]
+    before = [re.sub(r"(\\+)\Z", r"\1\1", part) for part in escaped[:-1]]
+    return ":".join([*before, escaped[-1]])

@@ -18,7 +18,9 @@ __all__ = ["ScopeReport"]
 
 @attrs.frozen(kw_only=True)
 class ScopeReport:
-    """What became of the files of a scope. Complete when its block has been left; paths are those in the workspace.
+    """What became of the files of a scope. Complete when its block has been left.
+
+    Paths are those in the workspace, in their order.
 
     Attributes:
         copied_back: Files of ``rw`` mounts that were written to where they came from.

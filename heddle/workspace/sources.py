@@ -9,6 +9,8 @@ import itertools
 import os
 import stat
 import tempfile
+import threading
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ import attrs
 
 from heddle.errors import DefinitionError
 from heddle.workspace.changes import Entry, reason_of
-from heddle.workspace.copying import size_of
+from heddle.workspace.copying import is_temporary, size_of
 from heddle.workspace.mounts import Mount, Mounts, overlaps
 from heddle.workspace.trees import FOLDER, Cursor, Entered, File, Left, NoFile, Unreadable, kind_of, walk
 
@@ -33,6 +35,15 @@ MOST_SHOWN = 5
 MOST_COUNTED = 1_000_000
 
 
+_mutex = threading.Lock()
+_locks: weakref.WeakValueDictionary[Path | None, threading.Lock] = weakref.WeakValueDictionary()
+
+
+def _lock_of(path: Path | None) -> threading.Lock:
+    with _mutex:
+        return _locks.setdefault(path, threading.Lock())
+
+
 @attrs.frozen(eq=False)
 class Source:
     """A mount that was looked at and may be used.
@@ -43,6 +54,7 @@ class Source:
         path: What is copied, absolute and free of links; None for contents from memory.
         is_folder: Whether that is a folder.
         known: What is known of its files, by path below it: a snapshot's hashes.
+        lock: Held while it is copied in or back, so that scopes of this process that share it see it whole.
     """
 
     mount: Mount
@@ -50,6 +62,9 @@ class Source:
     path: Path | None
     is_folder: bool
     known: Mapping[str, Entry] = attrs.field(factory=dict[str, Entry])
+    lock: threading.Lock = attrs.field(
+        init=False, repr=False, default=attrs.Factory(lambda source: _lock_of(source.path), takes_self=True)
+    )
 
 
 def checked_for(
@@ -97,7 +112,7 @@ def _found(mount: Mount, name: str, how_to_raise: str, outside: Sequence[Path], 
         info = path.stat()
     except FileNotFoundError:
         raise DefinitionError("there is no such file or folder") from None
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise DefinitionError(f"it cannot be looked at: {getattr(error, 'strerror', None) or error}") from None
     if stat.S_ISREG(info.st_mode):
         if not os.access(path, os.R_OK):
@@ -121,7 +136,7 @@ def _look_through(mount: Mount, path: Path, how_to_raise: str, pause: Callable[[
     size = entries = 0
     try:
         with Cursor(os.open(path, FOLDER)) as cursor:
-            for event in walk(cursor):
+            for event in walk(cursor, leaves_out=is_temporary):
                 pause()
                 if entries >= MOST_COUNTED:
                     break

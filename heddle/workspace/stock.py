@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Stock"]
 
+# 2: copying is work for the interpreter, and each thread more makes the loop wait longer for its turn.
+MOST_COPYING = 2
+
 
 @attrs.frozen(eq=False)
 class Stock:
@@ -35,11 +38,13 @@ class Stock:
         home: The private folder of the run.
         sources: The mounts of the runner. Those that are ``ro`` are copies that nobody changes.
         keep_in: Where workspaces stay; None removes them.
+        limiter: How many workspaces are filled or emptied at once.
     """
 
     home: RunFolder
     sources: tuple[Source, ...] = ()
     keep_in: Path | None = None
+    limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(MOST_COPYING))
 
     @classmethod
     @asynccontextmanager
@@ -59,10 +64,12 @@ class Stock:
                 sources = await in_thread(_prepared, mounts, home, kept, copies)
             yield cls(home, sources, kept)
         finally:
-            with trio.CancelScope(shield=True):
-                for copy in copies:
-                    await in_thread(remove_tree, copy)
-            home.close()
+            if home.is_ours:  # a forked child that unwinds has only copies
+                with trio.CancelScope(shield=True):
+                    for copy in copies:
+                        await in_thread(remove_tree, copy)
+                        home.give_back(copy)
+                home.close()
 
     async def workspace(self, label: str, tools: Iterable[ToolDef], mounts: Iterable[Mount | str] = ()) -> Workspace:
         """Return a workspace that holds the mounts of the runner and more; it is not made yet.
@@ -74,7 +81,7 @@ class Stock:
         sources = self.sources
         if group:
             sources = (*sources, *await in_thread(checked_for, group, self.keep_in, unless_cancelled(), self.sources))
-        return Workspace(label, tools, home=self.home, sources=sources, keep_in=self.keep_in)
+        return Workspace(label, tools, home=self.home, sources=sources, keep_in=self.keep_in, limiter=self.limiter)
 
 
 def _prepared(mounts: Mounts, home: RunFolder, kept: Path | None, copies: list[Path]) -> tuple[Source, ...]:

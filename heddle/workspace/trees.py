@@ -6,6 +6,7 @@ entered by its name alone, and left through ``..`` only to the very folder that 
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import stat
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Self
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "NoFile",
     "Unreadable",
     "change_mode",
+    "go_on",
     "kind_of",
     "open_file",
     "open_folder",
@@ -41,6 +43,8 @@ FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 # A million names of one folder take about 100 MB; nobody who mounts or keeps more than that does so on purpose.
 MOST_NAMES = 1_000_000
+# Paths are made of all names above, so that a walk down a chain of folders takes time with the square of its length.
+MOST_LEVELS = 10_000
 _KINDS = {
     stat.S_IFLNK: "a link",
     stat.S_IFIFO: "a named pipe",
@@ -107,6 +111,11 @@ class Cursor:
             except FileExistsError:
                 pass
         inner = open_folder(name, self.fd) if open_up else os.open(name, FOLDER, dir_fd=self.fd)
+        try:
+            os.stat(".", dir_fd=inner)  # one that can be listed and not entered could not be left either
+        except BaseException:
+            os.close(inner)
+            raise
         self._above.append(_identity(self.fd))
         os.close(self.fd)
         self.fd = inner
@@ -179,20 +188,31 @@ class Unreadable:
 Event: TypeAlias = Entered | Left | File | NoFile | Unreadable
 
 
-def walk(cursor: Cursor, *, open_up: bool = False, without: frozenset[str] = frozenset()) -> Iterator[Event]:
+def go_on() -> None:
+    """Do not stop."""
+
+
+def nothing(_path: str) -> bool:
+    """Leave nothing out."""
+    return False
+
+
+def walk(cursor: Cursor, *, open_up: bool = False, leaves_out: Callable[[str], bool] = nothing) -> Iterator[Event]:
     """Walk the folder at `cursor`: by name, a folder's files before its folders. The cursor goes along.
+
+    What goes away meanwhile is not met.
 
     Args:
         cursor: Where it begins, and where it ends.
         open_up: Give ourselves the right to read folders, where somebody took it away.
-        without: Paths to leave out.
+        leaves_out: Whether a path does not count.
 
     Raises:
         OSError: A folder was moved while it was looked through.
     """
     path = ""
-    files, folders = _listed(cursor.fd, path, without)
-    yield from files
+    events, folders = _listed(cursor.fd, path, leaves_out)
+    yield from events
     waiting = [iter(folders)]
     while waiting:
         name = next(waiting[-1], None)
@@ -203,35 +223,45 @@ def walk(cursor: Cursor, *, open_up: bool = False, without: frozenset[str] = fro
                 path = path[: path.rfind("/", 0, -1) + 1]
                 yield Left()
             continue
+        if len(waiting) > MOST_LEVELS:
+            yield Unreadable(path + name, OSError(errno.ELOOP, f"more than {MOST_LEVELS:,} folders lie in each other"))
+            continue
         try:
             cursor.enter(name, open_up=open_up)
+        except FileNotFoundError:
+            continue
         except OSError as error:
             yield Unreadable(path + name, error)
             continue
         yield Entered(path + name, name)
         path += name + "/"
-        files, folders = _listed(cursor.fd, path, without)
-        yield from files
+        events, folders = _listed(cursor.fd, path, leaves_out)
+        yield from events
         waiting.append(iter(folders))
 
 
-def _listed(folder: int, path: str, without: frozenset[str]) -> tuple[Iterator[Event], list[str]]:
+def _listed(folder: int, path: str, leaves_out: Callable[[str], bool]) -> tuple[Iterator[Event], list[str]]:
     """Return what is in a folder: its files and the like, and the names of its folders."""
     entries: list[str] = []
     folders: list[str] = []
     with os.scandir(folder) as found:
         for entry in itertools.islice(found, MOST_NAMES):
-            if path + entry.name not in without:
+            if not leaves_out(path + entry.name):
                 (folders if entry.is_dir(follow_symlinks=False) else entries).append(entry.name)
+        is_cut = next(found, None) is not None
     entries.sort()
     folders.sort()
-    return _looked_at(folder, path, entries), folders
+    return _looked_at(folder, path, entries, is_cut=is_cut), folders
 
 
-def _looked_at(folder: int, path: str, names: list[str]) -> Iterator[Event]:
+def _looked_at(folder: int, path: str, names: list[str], *, is_cut: bool) -> Iterator[Event]:
+    if is_cut:
+        yield Unreadable(path or ".", OSError(errno.E2BIG, f"the rest of more than {MOST_NAMES:,} names"))
     for name in names:
         try:
             info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
         except OSError as error:
             yield Unreadable(path + name, error)
             continue
