@@ -16,6 +16,7 @@ The rooms, in the order in which they may import each other:
     protocol                               a call to bytes, an exit to a reply; no I/O
     workspace                              the directory of a scope: what is put in, what comes back, what changed
     walk                                   one call from its arguments to its result
+    places                                 where the calls of a scope are run
     runner                                 how calls share a machine
     cli                                    a door; nothing imports it
 

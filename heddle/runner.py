@@ -20,11 +20,12 @@ import trio
 from heddle.environment import Environment
 from heddle.errors import DefinitionError, RunnerClosed, SandboxUnavailable, WrongProcess
 from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, PROCESS_LIMITS, Limits
+from heddle.places import Removals, ScopePlace
 from heddle.process import Launcher
 from heddle.process.direct import DirectLauncher
 from heddle.process.guard import GuardError
-from heddle.process.supervised import FORCE_SECONDS, SupervisedLauncher
-from heddle.process.values import Confinement, Ending, Exit, Grant
+from heddle.process.supervised import SupervisedLauncher
+from heddle.process.values import Confinement, Grant
 from heddle.results import CallReport, Failed, FailureKind, ToolResult
 from heddle.threads import MOST_LEFT, Threads, in_thread
 from heddle.tools.definition import Function, Program, ToolDef
@@ -36,19 +37,17 @@ from heddle.workspace.stock import Stock
 from heddle.workspace.temporary import remove_stale_once
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Iterable, Mapping
     from pathlib import Path
     from typing import Self
 
-    from heddle.process import Backend, BackendSession, Command, LauncherSession
+    from heddle.process import Backend
     from heddle.workspace import Mount
 
 __all__ = ["Runner", "Scope"]
 
 logger: logging.Logger = logging.getLogger("heddle")
 
-# 0.05 s: a thousand files, and inside the half second that a call may take beyond its deadline and grace.
-REMOVAL_SECONDS = 0.05
 # Longer than any id in use; it has to fit an environment variable and a request.
 ID_CHARS = 255
 # An unknown name comes from a model and may be anything; this much of it is shown.
@@ -337,46 +336,6 @@ def _our_launcher() -> AbstractAsyncContextManager[SupervisedLauncher | DirectLa
     return contextlib.nullcontext(DirectLauncher())
 
 
-class _Removals:
-    """Removes workspaces. A call waits for that a moment; the runner, at its end, until all are gone.
-
-    A tool may leave a million files, and a call has promised when it returns.
-    """
-
-    def __init__(self) -> None:
-        self._pending: set[trio.Event] = set()
-
-    async def remove(self, workspace: Workspace) -> None:
-        """Remove `workspace`, for longer than a moment behind the caller's back."""
-        if not workspace.exists:
-            return
-        done = self.begin(workspace.remove)
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + REMOVAL_SECONDS):
-            await done.wait()
-
-    def begin(self, removal: Callable[[], Awaitable[object]]) -> trio.Event:
-        """Begin a removal behind the caller's back; return what happens at its end."""
-        done = trio.Event()
-        self._pending.add(done)
-        trio.lowlevel.spawn_system_task(self._do, removal, done)
-        return done
-
-    async def _do(self, removal: Callable[[], Awaitable[object]], done: trio.Event) -> None:
-        try:
-            await removal()
-        except Exception:
-            logger.exception("something could not be removed")
-        finally:
-            self._pending.discard(done)
-            done.set()
-
-    async def wait(self) -> None:
-        """Wait until everything is removed."""
-        with trio.CancelScope(shield=True):
-            while self._pending:
-                await next(iter(self._pending)).wait()
-
-
 @attrs.define(eq=False, kw_only=True)
 class _Open:
     """What a runner holds while its block runs."""
@@ -388,7 +347,7 @@ class _Open:
     stock: Stock
     stack: AsyncExitStack
     scopes: set[Scope] = attrs.field(factory=set["Scope"])
-    removals: _Removals = attrs.field(factory=_Removals)
+    removals: Removals = attrs.field(factory=Removals)
 
 
 class Scope:
@@ -403,7 +362,14 @@ class Scope:
         self.registry = registry
         self.workspace = workspace
         self._runner = runner
-        self._place = _Place(runner, opened, workspace)
+        self._place = ScopePlace(
+            workspace,
+            environment=runner.environment,
+            launcher=opened.launcher,
+            slots=opened.slots,
+            threads=opened.threads,
+            removals=opened.removals,
+        )
         self._calls: set[trio.CancelScope] = set()
         self._idle = trio.Event()
         self._over = False
@@ -501,89 +467,6 @@ class Scope:
         if self._calls:
             with trio.CancelScope(shield=True):
                 await self._idle.wait()
-
-
-class _Place:
-    """Where the calls of one scope are run: its session, its share of the slots, its workspace."""
-
-    def __init__(self, runner: Runner, opened: _Open, workspace: Workspace) -> None:
-        self.workspace = workspace
-        self.threads = opened.threads
-        self.tier = opened.launcher.tier
-        self.guarantees = opened.launcher.guarantees
-        self._environment = runner.environment
-        self._slots = opened.slots
-        # Ours is its own session: unconfined calls share nothing but the supervisor.
-        self._session: LauncherSession | None = None
-        if isinstance(opened.launcher, (SupervisedLauncher, DirectLauncher)):
-            self._session = opened.launcher
-        self._backend: BackendSession | None = None
-        self._variables: dict[tuple[str, ...], dict[str, str]] = {}
-        self._removals = opened.removals
-
-    async def open_session(
-        self, stack: AsyncExitStack, launcher: Launcher, backend: Backend | None, confinement: Callable[[], Confinement]
-    ) -> None:
-        """Open what a custom launcher or backend keeps for the time of the scope."""
-        if backend is not None:
-            self._backend = await stack.enter_async_context(backend.open(confinement()))
-            self.tier, self.guarantees = backend.name, backend.guarantees
-        elif self._session is None:
-            self._session = await stack.enter_async_context(launcher.session(confinement()))
-
-    def variables(self, inherit: tuple[str, ...]) -> dict[str, str]:
-        """Return what a program that asks for `inherit` gets; the host's variables as they were at its first call."""
-        known = self._variables.get(inherit)
-        if known is None:
-            known = self._environment.variables(inherit, confined=self._backend is not None)
-            known |= self.workspace.variables(known["PATH"])
-            self._variables[inherit] = known
-        return known
-
-    async def launch(self, command: Command, stdin: bytes, limits: Limits) -> tuple[Exit, float]:
-        """Run a program to its end when a slot is free; return that, and the seconds that it waited."""
-        assert self._session is not None  # noqa: S101 - opened with the scope, which holds a program
-        if self._backend is not None:
-            command = self._backend.prepare(command)
-        began = trio.current_time()
-        try:
-            self._slots.acquire_nowait()  # no turn of the loop where nobody waits: starting a program takes one anyway
-        except trio.WouldBlock:
-            await self._slots.acquire()
-        waited_s = trio.current_time() - began
-        try:
-            exit_ = await self._session.launch(command, stdin, limits)
-        except BaseException:
-            ours = self._session if isinstance(self._session, SupervisedLauncher) else None
-            if ours is not None and ours.survivors.pop(command.attempt_id, ()):
-                self.workspace.note_survivors()
-            await self._kill_elsewhere(command)
-            raise
-        finally:
-            self._slots.release()
-        if exit_.survivors:
-            self.workspace.note_survivors()
-        if exit_.ending not in {Ending.BY_ITSELF, Ending.NOT_STARTED}:
-            await self._kill_elsewhere(command)
-        return exit_, waited_s
-
-    async def make_workspace(self) -> None:
-        """Make the directory, if it is not there yet; calls that come at once make one between them."""
-        await self.workspace.make()
-
-    async def _kill_elsewhere(self, command: Command) -> None:
-        """Have the backend end what it started outside of the tree that was ended; whatever it raises is logged."""
-        if self._backend is None:
-            return
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + FORCE_SECONDS):
-            try:
-                await self._backend.kill(command.attempt_id)
-            except Exception:
-                logger.exception("a backend could not end what it started: %s", self.tier)
-
-    async def remove_workspace(self) -> None:
-        """Remove the workspace, for longer than a moment behind the caller's back."""
-        await self._removals.remove(self.workspace)
 
 
 def _checked_id(operation_id: str) -> str:

@@ -23,6 +23,7 @@ ORDER = [
     ["protocol"],
     ["workspace"],
     ["walk"],
+    ["places"],
     ["runner"],
     ["cli"],
 ]
