@@ -25,6 +25,7 @@ SUITES = [
     "test_leaks.py",
     "test_mount_rules.py",
     "test_mounts.py",
+    "test_replacing.py",
     "test_supervisor_mutations.py",
     "test_workspace.py",
 ]
