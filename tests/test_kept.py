@@ -200,7 +200,9 @@ async def test_what_is_no_folder_cannot_be_adopted(tmp_path: Path, path: str) ->
 async def test_a_program_is_started_in_a_folder_of_the_workspace(toolbox: Toolbox) -> None:
     toolbox.sh("here", "pwd >&2; echo '{}'")
     toolbox.sh(
-        "prepare", "mkdir -p a/b; ln -s a/b inside; ln -s /tmp outside; ln -s a/../.. climbing; touch file; echo '{}'"
+        "prepare",
+        "mkdir -p a/b ../scope-evil; ln -s a/b inside; ln -s /tmp outside; ln -s ../scope-evil sibling; "
+        "ln -s a/../.. climbing; touch file; echo '{}'",
     )
 
     async with heddle.Runner(toolbox.registry()) as runner, runner.scope() as scope:
@@ -213,6 +215,7 @@ async def test_a_program_is_started_in_a_folder_of_the_workspace(toolbox: Toolbo
                 ".",
                 "a/b/..",
                 "outside",
+                "sibling",
                 "climbing",
                 "..",
                 "/tmp",
@@ -239,6 +242,7 @@ async def test_a_program_is_started_in_a_folder_of_the_workspace(toolbox: Toolbo
     }
     assert refused == {
         "outside": ("denied", f"tool \"here\" was not started in 'outside': {leaves}", False),
+        "sibling": ("denied", f"tool \"here\" was not started in 'sibling': {leaves}", False),
         "climbing": ("denied", f"tool \"here\" was not started in 'climbing': {leaves}", False),
         "..": ("denied", f"tool \"here\" was not started in '..': {leaves}", False),
         "../x": ("denied", f"tool \"here\" was not started in '../x': {leaves}", False),

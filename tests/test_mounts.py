@@ -9,13 +9,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
 import heddle
 from heddle import Mount
-from heddle.workspace import Changes, FileFault, FileState, copying, replacing
+from heddle.workspace import Changes, FileFault, FileState, copying, directory, replacing
+from heddle.workspace.filling import fill
 from heddle.workspace.removal import remove_tree
 from tests.support import Toolbox
 
@@ -220,6 +222,21 @@ async def test_a_workspace_of_ones_own_has_its_own_mounts(toolbox: Toolbox, data
 
     assert (between, after) == ("1\n", "2\n")
     assert workspace.report == heddle.ScopeReport(copied_back=("data/numbers.csv",))
+
+
+async def test_the_time_of_copying_in_is_waiting_and_not_the_tools(
+    toolbox: Toolbox, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def slow(*args: Any) -> Any:
+        time.sleep(2)
+        return fill(*args)
+
+    monkeypatch.setattr(directory, "fill", slow)
+    result = await toolbox.run_sh("echo '{}'", mounts=[str(data)], wall_seconds=1.5)
+
+    assert result == heddle.Returned({})
+    assert result.report.waited_s >= 2
 
 
 # What changed

@@ -9,7 +9,7 @@ import shlex
 import stat
 import threading
 from collections.abc import Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,18 +108,17 @@ class Workspace:
             DefinitionError: A mount, or the folder to keep it in, cannot be used. Every fault is named.
             OSError: A mount cannot be copied.
         """
-        home = RunFolder()
         kept = None if keep_in is None else place_for_kept(keep_in)
         group = Mounts.of(mounts, "Workspace.open(mounts=…)")
         sources = await in_thread(checked_for, group, kept, unless_cancelled()) if group else []
-        workspace = cls(label, registry or (), home=home, sources=tuple(sources), keep_in=kept)
-        try:
-            if workspace.has_mounts:
-                await workspace.make()
-            yield workspace
-        finally:
-            await workspace.close()
-            home.close()
+        with closing(RunFolder()) as home:
+            workspace = cls(label, registry or (), home=home, sources=tuple(sources), keep_in=kept)
+            try:
+                if workspace.has_mounts:
+                    await workspace.make()
+                yield workspace
+            finally:
+                await workspace.close()
 
     @classmethod
     @asynccontextmanager
@@ -145,16 +144,15 @@ class Workspace:
             DefinitionError: There is no such folder, or it cannot be entered.
         """
         folder = _found(path)
-        home = RunFolder()
-        workspace = cls(label or folder.name, registry or (), home=home, adopted=folder)
-        try:
-            await workspace.make()
-            if track_changes:
-                await workspace._track()
-            yield workspace
-        finally:
-            await workspace.close()
-            home.close()
+        with closing(RunFolder()) as home:
+            workspace = cls(label or folder.name, registry or (), home=home, adopted=folder)
+            try:
+                await workspace.make()
+                if track_changes:
+                    await workspace._track()
+                yield workspace
+            finally:
+                await workspace.close()
 
     @property
     def path(self) -> Path:
