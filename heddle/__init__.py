@@ -12,6 +12,7 @@ The rooms, in the order in which they may import each other:
     threads                                work in threads
     process                                run one program to its end
     environment                            which variables a tool gets
+    sandbox                                what confines a tool; not in use yet
     tools                                  what can be called: definitions, schemas, the catalogue, a folder's tools
     protocol                               a call to bytes, an exit to a reply; no I/O
     workspace                              the directory of a scope: what is put in, what comes back, what changed

@@ -19,6 +19,7 @@ ORDER = [
     ["threads"],
     ["process"],
     ["environment"],
+    ["sandbox"],
     ["tools"],
     ["protocol"],
     ["workspace"],

@@ -26,6 +26,7 @@ SUITES = [
     "test_mount_rules.py",
     "test_mounts.py",
     "test_replacing.py",
+    "test_seccomp.py",
     "test_supervisor_mutations.py",
     "test_workspace.py",
 ]
