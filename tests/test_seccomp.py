@@ -157,6 +157,11 @@ def test_a_machine_that_is_not_known_is_refused() -> None:
         seccomp_program("vax", NO_NETWORK)
 
 
+needs_linux = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in seccomp._ARCHITECTURES,
+    reason=f"no filter is known for {sys.platform} on {platform.machine()}",
+)
+
 # What the kernel makes of it. Calls are made by their names in the C library, which knows numbers of its own; each with
 # arguments that are wrong, so that a call that is let through fails in another way and does nothing.
 
@@ -203,6 +208,7 @@ def calls_under(program: bytes) -> dict[str, str]:
     return found
 
 
+@needs_linux
 def test_the_kernel_denies_what_the_filter_says() -> None:
     machine = platform.machine()
 
@@ -220,6 +226,7 @@ def test_the_kernel_denies_what_the_filter_says() -> None:
         assert {name for name in expected if without[name] == expected[name]} == set()
 
 
+@needs_linux
 @pytest.mark.parametrize("in_sight", [False, True])
 def test_ordinary_programs_run_under_it(in_sight: bool) -> None:
     """Threads, processes, sockets in pairs, names of hosts, temporary files, time."""
@@ -244,6 +251,7 @@ def test_ordinary_programs_run_under_it(in_sight: bool) -> None:
     assert (done.returncode, done.stdout.split()) == (0, ["shell", "pair", "80", "0", "7"]), done.stderr
 
 
+@needs_linux
 def test_a_filter_is_passed_on_to_what_a_tool_starts() -> None:
     program = seccomp_program(platform.machine(), NO_NETWORK)
     source = CALLS[: CALLS.index("bad = ")] + textwrap.dedent("""

@@ -22,6 +22,7 @@ SUITES = [
     "test_ending.py",
     "test_hosts.py",
     "test_kept.py",
+    "test_landlock.py",
     "test_leaks.py",
     "test_mount_rules.py",
     "test_mounts.py",

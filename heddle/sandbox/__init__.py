@@ -1,4 +1,7 @@
-"""What confines a tool: so far the filter of system calls that every tier of the sandbox puts on its tools.
+"""What confines a tool: so far what the tiers of the sandbox are made of.
 
-No tier uses it yet: `heddle.Runner` refuses a sandbox.
+    seccomp     the filter of system calls that every tier puts on its tools
+    landlock    what Landlock holds on this kernel, and policies for it
+
+No tier uses them yet: `heddle.Runner` refuses a sandbox.
 """
