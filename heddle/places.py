@@ -12,7 +12,7 @@ from heddle.process.supervised import FORCE_SECONDS, SupervisedLauncher
 from heddle.process.values import Ending
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
     from contextlib import AsyncExitStack
 
     from heddle.environment import Environment
@@ -45,8 +45,8 @@ class ScopePlace:
     ) -> None:
         self.workspace = workspace
         self.threads = threads
-        self.tier = launcher.tier
-        self.guarantees = launcher.guarantees
+        self.tier: str = launcher.tier
+        self.guarantees: Mapping[str, str] = launcher.guarantees
         self._environment = environment
         self._slots = slots
         # Ours is its own session: unconfined calls share nothing but the supervisor.

@@ -237,6 +237,11 @@ class Runner:
         opened = self._opened()
         registry = self.registry if tools is None else self.registry.restrict(tools)
         mounts = Mounts.of(mounts, "scope(mounts=…)")
+        if workspace is not None and not isinstance(workspace, Workspace):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(
+                "workspace takes one that is open: async with heddle.Workspace.adopt(…) as workspace, "
+                f"not {workspace!r:.60}"
+            )
         if workspace is not None and mounts:
             raise DefinitionError(
                 "give mounts to Workspace.open: a workspace of your own holds what it was opened with"

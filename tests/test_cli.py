@@ -309,7 +309,11 @@ def test_an_impatient_ctrl_c_changes_nothing(folder: Path, toolbox: Toolbox) -> 
         time.sleep(0.1)
     stdout, stderr = process.communicate(timeout=10)
 
-    assert (process.returncode, stdout, stderr) == (130, "", "stopped by SIGINT; the tool was ended\n")
+    assert (process.returncode, stdout, stderr) == (
+        130,
+        "",
+        "stopping: the tool is ended, and what it changed is copied back\nstopped by SIGINT; the tool was ended\n",
+    )
     assert toolbox.strays() == []
 
 
@@ -373,7 +377,9 @@ def test_files_are_mounted_and_brought_back(toolbox: Toolbox, data: Path) -> Non
     )
 
     assert (done.returncode, done.stdout) == (0, "{}\n")
-    assert done.stderr == "created: out.txt (2 bytes)\nmodified: in/a.csv (2 bytes)\ndeleted: more.csv (2 bytes)\n"
+    assert done.stderr == (
+        "created: out.txt (2 bytes)\nmodified: in/a.csv (2 bytes)\ndeleted: more.csv (2 bytes)\ncopied back: in/a.csv\n"
+    )
     assert (data / "a.csv").read_text() == "2\n"
 
 
@@ -408,7 +414,7 @@ def test_what_is_not_copied_back_is_said(toolbox: Toolbox, data: Path) -> None:
     files = json.loads(done.stdout)["files"]
     assert done.returncode == 0
     assert files["failed"] == [{"path": "data/a.csv/b", "reason": "there is a file where it needs the folder 'a.csv'"}]
-    assert "a file was not copied back: data/a.csv/b: there is a file" in done.stderr
+    assert "copying back: data/a.csv/b: there is a file" in done.stderr
     assert (data / "a.csv").read_text() == "1\n"
 
 
@@ -466,7 +472,7 @@ def test_a_call_that_is_stopped_brings_its_files_back_and_leaves_nothing(
     _, said = process.communicate(timeout=10)
 
     assert process.returncode == 128 + number
-    assert said == f"stopped by {number.name}; the tool was ended\n"
+    assert said == f"copied back: data/a.csv\nstopped by {number.name}; the tool was ended\n"
     assert (data / "a.csv").read_text() == "2\n"
     assert list((tmp_path / "private").iterdir()) == []
     assert toolbox.strays() == []

@@ -100,9 +100,9 @@ async def test_old_contents_are_never_worked_in(toolbox: Toolbox, tmp_path: Path
 @pytest.mark.parametrize(
     ("prepare", "said"),
     [
-        ("touch out", "File exists|Not a directory"),
+        ("touch out", "something that is no folder is there"),
         ("mkdir -m 777 out", "everybody may exchange what is in it; chmod o-w"),
-        ("ln -s loop out; ln -s out loop", "Symlink loop|Too many levels|File exists"),
+        ("ln -s loop out; ln -s out loop", "Symlink loop|Too many levels|something that is no folder is there"),
     ],
 )
 async def test_a_folder_that_cannot_keep_workspaces_is_refused(tmp_path: Path, prepare: str, said: str) -> None:

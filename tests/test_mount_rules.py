@@ -12,7 +12,7 @@ import sys
 import tempfile
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
@@ -69,9 +69,6 @@ async def fault_of(mount: Mount | str, keep: Path | None = None) -> str:
         ("src:dest:rw", Mount("src", "dest", "rw")),
         ("src:ro", Mount("src")),
         ("src:rw", Mount("src", None, "rw")),
-        ("src:ro:ro", Mount("src", "ro")),
-        ("src:rw:ro", Mount("src", "rw")),
-        ("src:ro:rw", Mount("src", "ro", "rw")),
         ("ro", Mount("ro")),
         ("rw:rw", Mount("rw", None, "rw")),
         ("src:RW", Mount("src", "RW")),
@@ -123,10 +120,34 @@ def test_the_text_of_a_mount_means_the_mount(source: str, dest: str | None, mode
     assert Mount.parse(str(mount)) == mount
 
 
-@pytest.mark.parametrize("mount", [Mount("a", "ro"), Mount("a", "rw"), Mount("a", "rw", "rw"), Mount("a", "ro", "rw")])
-def test_a_dest_that_is_called_like_a_mode_is_none(mount: Mount) -> None:
-    """``a:rw`` would be written back, where ``a`` was to be read only."""
-    assert Mount.parse(str(mount)) == mount
+@pytest.mark.parametrize("mode", ["ro", "rw"])
+def test_a_dest_that_is_called_like_a_mode_is_refused(mode: str) -> None:
+    """``Mount("a", "rw")`` would be mounted under that name, and never come back."""
+    with pytest.raises(DefinitionError, match=f'^the dest {mode!r} reads like a mode: say mode="{mode}"'):
+        Mount("a", mode)
+
+
+@pytest.mark.parametrize("given", ["./x", Path("x"), Mount("x"), {"x": "y"}, None, 3])
+def test_mounts_are_several(given: Any) -> None:
+    with pytest.raises(DefinitionError, match=r"^Runner\(mounts=…\) takes "):
+        heddle.Runner([], mounts=given)
+
+
+async def test_a_colon_that_was_not_meant_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a:b.txt").touch()
+    (tmp_path / "data").mkdir()
+
+    with pytest.raises(DefinitionError) as raised:
+        async with heddle.Runner([], mounts=["a:b.txt", Mount("data:rw"), "/"]):
+            pass
+
+    assert str(raised.value).splitlines()[1:] == [
+        "  Runner(mounts=…) a:b.txt: there is no such file or folder; a file of the whole name is there: "
+        "write a\\:b.txt",
+        '  Runner(mounts=…) data\\:rw: there is no such file or folder; a Mount takes the mode apart: mode="rw"',
+        "  Runner(mounts=…) /: it has no name of its own: give it a dest",
+    ]
 
 
 @pytest.mark.parametrize("mount", [Mount("a\\", "b"), Mount("a\\", None, "rw"), Mount("a", "b\\", "rw")])
@@ -260,7 +281,7 @@ async def test_a_source_whose_name_is_no_dest_needs_one(tmp_path: Path) -> None:
     assert [fault.rpartition(": ")[0].rpartition(": ")[2] for fault in faults] == [
         "the dest '.heddle' is reserved",
         "the dest '\N{FULLWIDTH FULL STOP}\N{FULLWIDTH FULL STOP}' leaves the workspace",
-        "the dest is empty",
+        "it has no name of its own",
     ]
 
 
@@ -878,7 +899,7 @@ async def test_copying_that_is_cancelled_leaves_nothing(
 
     async def copy(instant: int) -> None:
         if way == "runner":
-            async with heddle.Runner([_looks], mounts=[Mount(source, "ro"), Mount(source, "wr", "rw")]):
+            async with heddle.Runner([_looks], mounts=[Mount(source, "or"), Mount(source, "wr", "rw")]):
                 entered.append(instant)
                 await trio.lowlevel.checkpoint()
         elif way == "scope":

@@ -103,15 +103,15 @@ async def test_where_files_can_share_their_blocks_they_do(tmp_path: Path, monkey
         shared.append(os.write(writer, os.pread(reader, 10**6, 0)))
 
     monkeypatch.setattr(fcntl, "ioctl", clone)
-    async with heddle.Runner([], mounts=[f"{tmp_path}/data:ro:ro"]) as runner:
+    async with heddle.Runner([], mounts=[f"{tmp_path}/data:shared"]) as runner:
         async with runner.scope(report_changes=True) as scope:
-            text = (scope.workspace.path / "ro/large").read_bytes()
-            (scope.workspace.path / "ro/large").write_bytes(b"z")
+            text = (scope.workspace.path / "shared/large").read_bytes()
+            (scope.workspace.path / "shared/large").write_bytes(b"z")
 
     assert shared == [100_000, 100_000]
     assert text == b"x" * 100_000
     assert scope.report.changes is not None
-    assert [state.path for state in scope.report.changes.modified] == ["ro/large"]
+    assert [state.path for state in scope.report.changes.modified] == ["shared/large"]
 
 
 async def test_where_nothing_is_known_of_holes_a_file_is_copied_as_a_whole(

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["heddle"]
 
+# 1 s: whoever pressed Ctrl-C begins to wonder.
+PATIENCE_SECONDS = 1.0
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -96,9 +98,21 @@ def describe(folder: Path, name: str, *, as_json: bool) -> None:
     help="Put a file or a folder into the workspace, under DEST or its own name. ro: a copy, the default. rw: what the "
     "tool changes is copied back. \\: is a colon in a name. May be repeated.",
 )
-@click.option("--mount-max-bytes", type=click.IntRange(min=1), default=MAX_BYTES, metavar="N", help="For each mount.")
 @click.option(
-    "--mount-max-entries", type=click.IntRange(min=1), default=MAX_ENTRIES, metavar="N", help="For each mount."
+    "--mount-max-bytes",
+    type=click.IntRange(min=1),
+    default=MAX_BYTES,
+    metavar="N",
+    help="Most bytes of each mount.",
+    show_default=True,
+)
+@click.option(
+    "--mount-max-entries",
+    type=click.IntRange(min=1),
+    default=MAX_ENTRIES,
+    metavar="N",
+    help="Most files and folders of each.",
+    show_default=True,
 )
 @click.option("--workspace", "keep_in", metavar="DIR", help="Keep the workspace, in DIR under the name of the tool.")
 @click.option("--cwd", metavar="PATH", help="Start the tool in this folder of the workspace.")
@@ -171,6 +185,11 @@ def _run(
         finally:
             listening.cancel()
 
+    async def be_patient(listening: trio.CancelScope) -> None:
+        await trio.sleep(PATIENCE_SECONDS)
+        if not listening.cancel_called:
+            click.echo("stopping: the tool is ended, and what it changed is copied back", err=True)
+
     async def main() -> None:
         nonlocal stopped_by
         calling, listening = trio.CancelScope(), trio.CancelScope()
@@ -180,6 +199,8 @@ def _run(
                 nursery.start_soon(make_the_call, calling, listening)
                 with listening:
                     async for number in signals:
+                        if not stopped_by:
+                            nursery.start_soon(be_patient, listening)
                         stopped_by = stopped_by or number
                         calling.cancel()
 
@@ -190,7 +211,8 @@ def _run(
     files = scope.report if scope is not None else ScopeReport()
     if result is None:
         views.print_files(files)
-        click.echo(f"stopped by {signal.Signals(stopped_by).name}; the tool was ended", err=True)
+        end = "before the tool was started" if scope is None else "; the tool was ended"
+        click.echo(f"stopped by {signal.Signals(stopped_by).name}{' ' if scope is None else ''}{end}", err=True)
         sys.exit(128 + stopped_by)
     return result, files
 

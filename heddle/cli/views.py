@@ -96,6 +96,8 @@ def print_files(files: ScopeReport) -> None:
             click.echo(f"no file: {readable(path)}", err=True)
         for fault in files.changes.unreadable:
             click.echo(f"not looked at: {fault}", err=True)
+    for path in files.copied_back:
+        click.echo(f"copied back: {readable(path)}", err=True)
     if files.kept is not None:
         click.echo(f"the workspace is kept: {readable(str(files.kept))}", err=True)
 

@@ -366,7 +366,7 @@ class Workspace:
         for path in done.overwritten:
             logger.warning("a file was changed by others while it was mounted, and is overwritten: %s", readable(path))
         for fault in done.failed:
-            logger.warning("a file was not copied back: %s", fault)
+            logger.warning("copying back: %s", fault)
 
     def _copy_back(self, made: _Made, done: CopiedBack) -> None:
         if made.origins:

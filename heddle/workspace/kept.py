@@ -19,13 +19,16 @@ def place_for_kept(folder: str | Path) -> Path:
     Raises:
         DefinitionError: It cannot be made or used, or others could exchange what is in it.
     """
+    if not str(folder):
+        raise DefinitionError("workspaces cannot be kept in '': name a folder")
     try:
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         place = place.resolve(strict=True)
         mode = place.stat().st_mode
     except (OSError, RuntimeError, ValueError) as error:
-        said = getattr(error, "strerror", None) or error
+        is_file = isinstance(error, (FileExistsError, NotADirectoryError))
+        said = "something that is no folder is there" if is_file else getattr(error, "strerror", None) or error
         raise DefinitionError(f"workspaces cannot be kept in {str(folder)!r}: {said}") from None
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         raise DefinitionError(

@@ -37,6 +37,8 @@ def _as_path(source: object) -> Path:
 def _as_files(files: Mapping[str, object] | None) -> Mapping[str, bytes] | None:
     if files is None:
         return None
+    if not isinstance(files, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
+        raise DefinitionError(f"files are contents by path, in a dict, not {files!r:.60}")
     known: dict[str, bytes] = {}
     for path, content in files.items():
         if not isinstance(content, (bytes, bytearray)):
@@ -79,6 +81,8 @@ class Mount:
     def __attrs_post_init__(self) -> None:
         if self.mode not in ("ro", "rw"):
             raise DefinitionError(f'the mode of a mount is "ro" or "rw", not {self.mode!r}')
+        if self.dest in ("ro", "rw"):
+            raise DefinitionError(f'the dest {self.dest!r} reads like a mode: say mode="{self.dest}", or take another')
         if self.dest is not None:
             _refuse_dest(self.dest)
         if self.files is None:
@@ -149,9 +153,7 @@ class Mount:
         if self.files is not None:
             return f"{len(self.files)} files from memory"
         parts = [str(self.source)] if self.dest is None else [str(self.source), self.dest]
-        # A dest that reads like a mode needs the mode behind it.
-        mode = [self.mode] if self.mode == "rw" or self.dest in ("ro", "rw") else []
-        return _joined([*parts, *mode])
+        return _joined([*parts, "rw"] if self.mode == "rw" else parts)
 
 
 @attrs.define(eq=False)
@@ -181,8 +183,10 @@ class Mounts:
         """
         if isinstance(given, Mounts):
             return given
-        if isinstance(given, (str, Mount)):
-            raise DefinitionError(f"{option} takes several mounts, not the one {given!r}")
+        if isinstance(given, (str, Path, Mount)):
+            raise DefinitionError(f"{option} takes several mounts, not the one {str(given)!r}: write it in a list")
+        if isinstance(given, Mapping) or not isinstance(given, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"{option} takes a list of mounts, each a Mount or a text, not {given!r:.60}")
         return cls(tuple(given), option)
 
     def __iter__(self) -> Iterator[Mount | str]:
@@ -201,6 +205,8 @@ class Mounts:
             given = Mount.parse(given, max_bytes=self.max_bytes, max_entries=self.max_entries)
         if not isinstance(given, Mount):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
             raise DefinitionError(f"a mount is a Mount or a text, not {given!r:.60}")
+        if not given.place and given.files is None:
+            raise DefinitionError("it has no name of its own: give it a dest")
         for place in given.places:
             _refuse_dest(place)
         return given

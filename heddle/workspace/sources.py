@@ -111,7 +111,7 @@ def _found(mount: Mount, name: str, how_to_raise: str, outside: Sequence[Path], 
         path = mount.source.resolve(strict=True)
         info = path.stat()
     except FileNotFoundError:
-        raise DefinitionError("there is no such file or folder") from None
+        raise DefinitionError(f"there is no such file or folder{_hint(mount, name)}") from None
     except (OSError, RuntimeError, ValueError) as error:
         raise DefinitionError(f"it cannot be looked at: {getattr(error, 'strerror', None) or error}") from None
     if stat.S_ISREG(info.st_mode):
@@ -128,6 +128,17 @@ def _found(mount: Mount, name: str, how_to_raise: str, outside: Sequence[Path], 
             )
     _look_through(mount, path, how_to_raise, pause)
     return Source(mount, name, path, is_folder=True)
+
+
+def _hint(mount: Mount, name: str) -> str:
+    """Return what to do where a colon has been taken for something else."""
+    given = name.rpartition(" ")[2]
+    if ":" in given and Path(given).exists():
+        escaped = given.replace(":", "\\:")
+        return f"; a file of the whole name is there: write {escaped}"
+    if str(mount.source).endswith((":ro", ":rw")):
+        return '; a Mount takes the mode apart: mode="rw"'
+    return ""
 
 
 def _look_through(mount: Mount, path: Path, how_to_raise: str, pause: Callable[[], object]) -> None:
