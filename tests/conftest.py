@@ -31,6 +31,16 @@ def tmp_of_the_session() -> Iterator[None]:
 
 
 @pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A folder of the operator's, with something in it."""
+    folder = tmp_path / "data"
+    (folder / "inner").mkdir(parents=True)
+    (folder / "a.txt").write_text("a\n")
+    (folder / "inner" / "b.txt").write_text("b\n")
+    return folder
+
+
+@pytest.fixture
 def toolbox(tmp_path: Path) -> Iterator[Toolbox]:
     """A folder to put tools in; whatever they leave running is ended after the test, by its process id."""
     box = Toolbox(tmp_path / "tools")

@@ -54,16 +54,6 @@ def nothing_hangs() -> Iterator[None]:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """A folder of the operator's, with something in it."""
-    folder = tmp_path / "data"
-    (folder / "inner").mkdir(parents=True)
-    (folder / "a.txt").write_text("a\n")
-    (folder / "inner" / "b.txt").write_text("b\n")
-    return folder
-
-
-@pytest.fixture
 def outside(tmp_path: Path) -> Path:
     """What tools may see, and what must neither get into a mount nor be touched."""
     folder = tmp_path / "outside"

@@ -31,16 +31,6 @@ if TYPE_CHECKING:
 IS_ROOT = os.geteuid() == 0
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    """A folder of the operator's, with something in it."""
-    folder = tmp_path / "data"
-    (folder / "inner").mkdir(parents=True)
-    (folder / "a.txt").write_text("a\n")
-    (folder / "inner" / "b.txt").write_text("b\n")
-    return folder
-
-
 async def faults_of(*mounts: Mount | str, keep: Path | None = None) -> list[str]:
     """Return what a runner says is wrong with mounts; a copy that waits for something would be too late."""
     with trio.fail_after(20), pytest.raises(DefinitionError) as caught:
