@@ -185,10 +185,9 @@ def _run(
         finally:
             listening.cancel()
 
-    async def be_patient(listening: trio.CancelScope) -> None:
+    async def be_patient() -> None:
         await trio.sleep(PATIENCE_SECONDS)
-        if not listening.cancel_called:
-            click.echo("stopping: the tool is ended, and what it changed is copied back", err=True)
+        click.echo("stopping: the tool is ended, and what it changed is copied back", err=True)
 
     async def main() -> None:
         nonlocal stopped_by
@@ -200,9 +199,10 @@ def _run(
                 with listening:
                     async for number in signals:
                         if not stopped_by:
-                            nursery.start_soon(be_patient, listening)
+                            nursery.start_soon(be_patient)
                         stopped_by = stopped_by or number
                         calling.cancel()
+                nursery.cancel_scope.cancel()  # the call is over: nobody has to be patient any more
 
     with _faults_of_the_user():
         trio.run(main, strict_exception_groups=True)
@@ -211,8 +211,8 @@ def _run(
     files = scope.report if scope is not None else ScopeReport()
     if result is None:
         views.print_files(files)
-        end = "before the tool was started" if scope is None else "; the tool was ended"
-        click.echo(f"stopped by {signal.Signals(stopped_by).name}{' ' if scope is None else ''}{end}", err=True)
+        how_far = " before the tool was started" if scope is None else "; the tool was ended"
+        click.echo(f"stopped by {signal.Signals(stopped_by).name}{how_far}", err=True)
         sys.exit(128 + stopped_by)
     return result, files
 
