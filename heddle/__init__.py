@@ -12,7 +12,7 @@ The rooms, in the order in which they may import each other:
     threads                                work in threads
     process                                run one program to its end
     environment                            which variables a tool gets
-    sandbox                                what confines a tool; not in use yet
+    sandbox                                what a tool may read, write and reach, and what holds it to that
     tools                                  what can be called: definitions, schemas, the catalogue, a folder's tools
     protocol                               a call to bytes, an exit to a reply; no I/O
     workspace                              the directory of a scope: what is put in, what comes back, what changed
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, Limits
     from heddle.results import CallReport, Failed, FailureKind, Returned, ToolResult
     from heddle.runner import Runner, Scope
+    from heddle.sandbox.policy import Sandbox
     from heddle.tools.decorator import tool
     from heddle.tools.definition import (
         UNSET,
@@ -79,6 +80,7 @@ __all__ = [
     "Rule",
     "Runner",
     "RunnerClosed",
+    "Sandbox",
     "SandboxUnavailable",
     "Scope",
     "ScopeReport",
@@ -110,6 +112,7 @@ _ROOMS = {
     "heddle.limits": ("DEFAULT_LIMITS", "HOST_CEILING", "Limits"),
     "heddle.results": ("CallReport", "Failed", "FailureKind", "Returned", "ToolResult"),
     "heddle.runner": ("Runner", "Scope"),
+    "heddle.sandbox.policy": ("Sandbox",),
     "heddle.tools.decorator": ("tool",),
     "heddle.tools.definition": (
         "UNSET",

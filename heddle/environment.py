@@ -59,8 +59,14 @@ class Environment:
             chosen = {name: host[name] for name in self._names_for(inherit, confined=confined) if name in host}
             chosen |= {name: value for name, value in host.items() if name.startswith("LC_")}
         chosen |= self.values
-        chosen.setdefault("PATH", os.defpath)
+        # What is not absolute means the workspace there, and a tool could put a program of its own into that.
+        folders = [folder for folder in chosen.get("PATH", "").split(os.pathsep) if os.path.isabs(folder)]
+        chosen["PATH"] = os.pathsep.join(folders) or os.defpath
         return chosen
+
+    def values_of(self, *names: str) -> dict[str, str]:
+        """Return those of the host's own values that have these names."""
+        return {name: self.values[name] for name in names if name in self.values}
 
     def _names_for(self, inherit: Sequence[str], *, confined: bool) -> Sequence[str]:
         if self.allow is None:

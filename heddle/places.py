@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from heddle.process.confined import ConfinedLauncher, ConfinedSession
 from heddle.process.direct import DirectLauncher
 from heddle.process.supervised import FORCE_SECONDS, SupervisedLauncher
 from heddle.process.values import Ending
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from heddle.environment import Environment
     from heddle.limits import Limits
     from heddle.process import Backend, BackendSession, Command, Launcher, LauncherSession
-    from heddle.process.values import Confinement, Exit
+    from heddle.process.values import Exit
+    from heddle.sandbox.policy import Confinement
     from heddle.threads import Threads
     from heddle.workspace import Workspace
 
@@ -51,7 +53,10 @@ class ScopePlace:
         self._slots = slots
         # Ours is its own session: unconfined calls share nothing but the supervisor.
         self._session: LauncherSession | None = None
-        if isinstance(launcher, (SupervisedLauncher, DirectLauncher)):
+        # A session of ours that confines is opened with the first call that needs it, and with it the workspace.
+        self._confined: ConfinedLauncher | None = launcher if isinstance(launcher, ConfinedLauncher) else None
+        self._confinement: Callable[[], Confinement] | None = None
+        if self._confined is None and isinstance(launcher, (SupervisedLauncher, DirectLauncher)):
             self._session = launcher
         self._backend: BackendSession | None = None
         self._variables: dict[tuple[str, ...], dict[str, str]] = {}
@@ -64,6 +69,9 @@ class ScopePlace:
         if backend is not None:
             self._backend = await stack.enter_async_context(backend.open(confinement()))
             self.tier, self.guarantees = backend.name, backend.guarantees
+        elif self._confined is not None:
+            self._confinement = confinement
+            stack.callback(self._close_session)
         elif self._session is None:
             self._session = await stack.enter_async_context(launcher.session(confinement()))
 
@@ -71,13 +79,30 @@ class ScopePlace:
         """Return what a program that asks for `inherit` gets; the host's variables as they were at its first call."""
         known = self._variables.get(inherit)
         if known is None:
-            known = self._environment.variables(inherit, confined=self._backend is not None)
+            is_confined = self._backend is not None or self._confined is not None
+            known = self._environment.variables(inherit, confined=is_confined)
+            if self._confined is not None:
+                known |= self._throw_away()
             known |= self.workspace.variables(known["PATH"])
             self._variables[inherit] = known
         return known
 
+    def _throw_away(self) -> dict[str, str]:
+        """Return where confined tools find a home and a place for temporary files that are thrown away."""
+        temporary = self.workspace.temporary
+        folder, home = ("/tmp", "/tmp/home") if temporary is None else (str(temporary), str(temporary / "home"))  # noqa: S108 - a container's own
+        return {"TMPDIR": folder, "HOME": home} | self._environment.values_of("TMPDIR", "HOME")
+
+    def _close_session(self) -> None:
+        if isinstance(self._session, ConfinedSession):
+            self._session.close()
+            self._session = None
+
     async def launch(self, command: Command, stdin: bytes, limits: Limits) -> tuple[Exit, float]:
         """Run a program to its end when a slot is free; return that, and the seconds that it waited."""
+        if self._session is None and self._confined is not None and self._confinement is not None:
+            self._session = session = self._confined.open(self._confinement())
+            self.guarantees = session.guarantees
         assert self._session is not None  # noqa: S101 - opened with the scope, which holds a program
         if self._backend is not None:
             command = self._backend.prepare(command)
@@ -86,11 +111,10 @@ class ScopePlace:
             self._slots.acquire_nowait()  # no turn of the loop where nobody waits: starting a program takes one anyway
         except trio.WouldBlock:
             await self._slots.acquire()
-        waited_s = trio.current_time() - began
         try:
             exit_ = await self._session.launch(command, stdin, limits)
         except BaseException:
-            ours = self._session if isinstance(self._session, SupervisedLauncher) else None
+            ours = self._session if isinstance(self._session, (SupervisedLauncher, ConfinedSession)) else None
             if ours is not None and ours.survivors.pop(command.attempt_id, ()):
                 self.workspace.note_survivors()
             await self._kill_elsewhere(command)
@@ -101,7 +125,8 @@ class ScopePlace:
             self.workspace.note_survivors()
         if exit_.ending not in {Ending.BY_ITSELF, Ending.NOT_STARTED}:
             await self._kill_elsewhere(command)
-        return exit_, waited_s
+        # All that was not the program's own time: a slot, a session that is opened, a keeper that is made.
+        return exit_, max(0.0, trio.current_time() - began - exit_.duration_s)
 
     async def make_workspace(self) -> None:
         """Make the directory, if it is not there yet; calls that come at once make one between them."""

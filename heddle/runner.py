@@ -22,19 +22,24 @@ from heddle.errors import DefinitionError, RunnerClosed, SandboxUnavailable, Wro
 from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, PROCESS_LIMITS, Limits
 from heddle.places import Removals, ScopePlace
 from heddle.process import Launcher
+from heddle.process.confined import ConfinedLauncher
 from heddle.process.direct import DirectLauncher
 from heddle.process.guard import GuardError
 from heddle.process.supervised import SupervisedLauncher
-from heddle.process.values import Confinement, Grant
 from heddle.results import CallReport, Failed, FailureKind, ToolResult
+from heddle.sandbox.choice import choose, grants_of
+from heddle.sandbox.policy import CONFINED_LIMITS, Confinement, Grant, Sandbox
+from heddle.sandbox.tiers import Tier
 from heddle.threads import MOST_LEFT, Threads, in_thread
 from heddle.tools.definition import Function, Program, ToolDef
 from heddle.tools.registry import Registry
 from heddle.walk import Call, walk
 from heddle.workspace import ScopeReport, Workspace
+from heddle.workspace.kept import place_for_kept
+from heddle.workspace.layout import AS_COPIES, Layout
 from heddle.workspace.mounts import Mounts
 from heddle.workspace.stock import Stock
-from heddle.workspace.temporary import remove_stale_once
+from heddle.workspace.temporary import RunFolder, remove_stale_once
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -62,7 +67,8 @@ class Runner:
 
     Args:
         registry: What can be called; tools in any iterable become a `Registry`.
-        sandbox: Must be None: this version has no sandbox.
+        sandbox: What programs may read, write and reach. None confines nothing. A Python function is the host's own
+            code, and never confined.
         mounts: What every workspace holds: each a `Mount` or its text, ``source[:dest][:ro|:rw]``. All are looked at
             when the runner is opened. What is ``ro`` is copied then, once, and stays as it was.
         keep_workspaces: A folder in which workspaces stay, each under its label or that and a number; None removes
@@ -83,7 +89,7 @@ class Runner:
         self,
         registry: Registry | Iterable[ToolDef],
         *,
-        sandbox: object = None,
+        sandbox: Sandbox | None = None,
         mounts: Iterable[Mount | str] = (),
         keep_workspaces: str | Path | None = None,
         limits: Limits = DEFAULT_LIMITS,
@@ -93,8 +99,8 @@ class Runner:
         backend: Backend | None = None,
         launcher: Launcher | None = None,
     ) -> None:
-        if sandbox is not None:
-            raise SandboxUnavailable("sandbox", "this version has none; leave it out, or confine calls with backend=…")
+        if sandbox is not None and not isinstance(sandbox, Sandbox):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise DefinitionError(f"Runner(sandbox=…) takes a heddle.Sandbox, not {sandbox!r:.60}")
         if backend is not None and launcher is not None:
             raise DefinitionError("give a backend or a launcher: a launcher starts programs in its own way")
         for name, value in (("limits", limits), ("ceiling", ceiling)):
@@ -104,6 +110,7 @@ class Runner:
             raise ValueError(f"max_concurrent must be at least 1, not {max_concurrent}")
         self.registry: Registry = registry if isinstance(registry, Registry) else Registry(registry)
         self.limits: Limits = limits.or_else(DEFAULT_LIMITS)
+        self._usual = self.limits
         self.ceiling = ceiling
         self.environment: Environment = environment or Environment()
         self._mounts = Mounts.of(mounts, "Runner(mounts=…)")
@@ -114,7 +121,8 @@ class Runner:
         self._open: _Open | None = None
         self._is_opening = False
         self._held: dict[str, Limits] = {}  # what each tool is held to when a call says nothing
-        if launcher is None and backend is None:
+        self._sandbox = sandbox
+        if launcher is None and backend is None and sandbox is None:
             self._refuse_unheld()
 
     def _refuse_unheld(self) -> None:
@@ -143,11 +151,21 @@ class Runner:
 
     async def _begin(self) -> _Open:
         async with AsyncExitStack() as stack:
-            stock = await stack.enter_async_context(Stock.open(self._mounts, self._keep_workspaces))
+            tier: Tier | None = None
+            home = RunFolder()
+            stack.callback(home.close)
+            if self._sandbox is not None and self._given_launcher is None and self._backend is None:
+                if sys.platform != "linux":
+                    raise SandboxUnavailable("sandbox", "on this system calls cannot be confined yet")
+                tier = await in_thread(self._choose, self._sandbox, home)
+            stock = await stack.enter_async_context(
+                Stock.open(self._mounts, self._keep_workspaces, home, _layout_for(tier, self._keep_workspaces))
+            )
             launcher = self._given_launcher
             if launcher is None:
-                launcher = await stack.enter_async_context(_our_launcher())
+                launcher = await stack.enter_async_context(_our_launcher(tier))
             return _Open(
+                tier=tier,
                 pid=os.getpid(),
                 launcher=launcher,
                 slots=trio.Semaphore(self._max_concurrent),
@@ -298,18 +316,36 @@ class Runner:
             if opened.pid == os.getpid():  # a forked child that unwinds has only copies
                 await scope._close_workspace(is_ours=is_ours, report_changes=report_changes)  # noqa: SLF001
 
+    def _choose(self, sandbox: Sandbox, home: RunFolder) -> Tier:
+        """Return what confines calls here, and have it remembered what calls may use where they say nothing."""
+        roots = [home.path]
+        if self._keep_workspaces is not None:
+            roots.append(place_for_kept(self._keep_workspaces))
+        programs = [tool.implementation.path for tool in self.registry if isinstance(tool.implementation, Program)]
+        tier = choose(sandbox, grants_of(sandbox, programs, roots), roots)
+        usual = CONFINED_LIMITS if tier.uid else attrs.evolve(CONFINED_LIMITS, processes=None)
+        self._usual = self.limits.or_else(usual)
+        self._held.clear()
+        return tier
+
     def _confinement(self, workspace: Workspace, registry: Registry) -> Confinement:
         """Return what calls of these tools may use."""
         programs = [tool.implementation.path for tool in registry if isinstance(tool.implementation, Program)]
+        temporary = workspace.temporary
         return Confinement(
             workspace=workspace.path,
             grants=(
                 Grant(workspace.path, "rw"),
-                Grant(workspace.bin.parent, "ro"),
-                *(Grant(workspace.path / place, "ro") for place in workspace.read_only),
+                *([] if temporary is None else [Grant(temporary, "rw")]),
+                Grant(workspace.tools, "ro"),
+                *(Grant(path, "ro") for path in workspace.places.values()),
                 *(Grant(path, "ro") for path in programs),
             ),
             limits=self.ceiling,
+            sandbox=self._sandbox,
+            places=workspace.places,
+            reserved=workspace.tools,
+            temporary=temporary,
         )
 
     def _opened(self) -> _Open:
@@ -326,7 +362,7 @@ class Runner:
                     raise SandboxUnavailable(f"limits.{name}", f'"{tool.name}" is a Python function; leave it out')
         held = self._held.get(tool.name)
         if held is None:
-            declared = self.limits if tool.limits is None else tool.limits.or_else(self.limits)
+            declared = self._usual if tool.limits is None else tool.limits.or_else(self._usual)
             held = self._held[tool.name] = declared.tightened_by(self.ceiling)
         return held if given is None else held.tightened_by(given)
 
@@ -335,7 +371,20 @@ def _is_program(tool: ToolDef) -> bool:
     return isinstance(tool.implementation, Program)
 
 
-def _our_launcher() -> AbstractAsyncContextManager[SupervisedLauncher | DirectLauncher]:
+def _layout_for(tier: Tier | None, keep_workspaces: str | Path | None) -> Layout:
+    """Return how workspaces are laid out for what confines the tools in them."""
+    if tier is None:
+        return AS_COPIES
+    owner = (tier.uid, tier.gid) if tier.uid != os.geteuid() else None
+    if tier.kind == "landlock":
+        return Layout(read_only="linked", owner=owner)
+    # One that is kept should hold what was in it.
+    return Layout(read_only="bound" if keep_workspaces is None else "copied", owner=owner)
+
+
+def _our_launcher(tier: Tier | None) -> AbstractAsyncContextManager[SupervisedLauncher | DirectLauncher]:
+    if tier is not None:
+        return ConfinedLauncher(tier)
     if sys.platform == "linux":
         return SupervisedLauncher()
     return contextlib.nullcontext(DirectLauncher())
@@ -346,6 +395,7 @@ class _Open:
     """What a runner holds while its block runs."""
 
     pid: int
+    tier: Tier | None
     launcher: Launcher
     slots: trio.Semaphore
     threads: Threads

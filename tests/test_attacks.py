@@ -149,7 +149,7 @@ async def test_one_keeper_that_cannot_be_made_is_one_calls_failure(
     toolbox: Toolbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = Path(supervisor.__file__).read_text()
-    fork = "            pid = os.fork()\n        except OSError as error:"
+    fork = "            pid = fork()\n        except OSError as error:"
     assert source.count(fork) == 1
     faulty = tmp_path / "supervisor.py"
     faulty.write_text(

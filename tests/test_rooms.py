@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import heddle
 
 PACKAGE = Path(heddle.__file__).parent
@@ -17,9 +19,9 @@ ORDER = [
     ["strictjson", "limits"],
     ["results"],
     ["threads"],
+    ["sandbox"],
     ["process"],
     ["environment"],
-    ["sandbox"],
     ["tools"],
     ["protocol"],
     ["workspace"],
@@ -74,6 +76,7 @@ def test_the_core_imports_only_what_it_depends_on() -> None:
     """Extras, and what is slow to import, come in where they are used."""
     allowed = {"attrs", "cattrs", "jsonschema", "jsonschema_specifications", "referencing", "trio", "typing_extensions"}
     extras = {"tools/yamltext.py": {"yaml"}, "cli/commands.py": {"click"}, "cli/views.py": {"click", "rich"}}
+    extras |= {"cli/confining.py": {"click"}, "cli/doctor.py": {"click"}}
     found = {}
     for path in PACKAGE.rglob("*.py"):
         names = set()
@@ -118,9 +121,14 @@ def test_every_public_name_is_there_and_says_what_it_is() -> None:
     assert not hasattr(heddle, "nosuch")
 
 
-def test_the_supervisor_uses_the_standard_library_alone() -> None:
-    tree = ast.parse((PACKAGE / "process/supervisor.py").read_text())
+@pytest.mark.parametrize("program", ["process/supervisor.py", "sandbox/container.py"])
+def test_what_runs_outside_of_the_host_uses_the_standard_library_alone(program: str) -> None:
+    tree = ast.parse((PACKAGE / program).read_text())
     names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    at_run_time = [
+        node for node in tree.body if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    ]
+    modules = {inner.module for node in at_run_time for inner in ast.walk(node) if isinstance(inner, ast.ImportFrom)}
 
     assert names <= sys.stdlib_module_names
-    assert {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)} == {"__future__"}
+    assert modules == {"__future__"}

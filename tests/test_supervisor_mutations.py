@@ -186,8 +186,8 @@ FAULTS: dict[str, tuple[str, str, Check]] = {
         the_tools_of_a_killed_host_are_ended,
     ),
     "no group": (
-        "signal_group(self.tool, signal.SIGTERM)",
-        "os.kill(self.tool, signal.SIGTERM)",
+        "signal_group(leader, signal.SIGTERM)",
+        "os.kill(leader, signal.SIGTERM)",
         a_group_is_asked_to_end,
     ),
     "no reset of signals": ("setsigdef=TO_RESET", "setsigdef=()", signals_are_reset),

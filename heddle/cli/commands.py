@@ -17,7 +17,7 @@ import click
 import trio
 
 from heddle import strictjson
-from heddle.cli import views
+from heddle.cli import confining, views
 from heddle.environment import Environment
 from heddle.errors import DefinitionError, HeddleError, StrictJsonError
 from heddle.limits import Limits
@@ -116,6 +116,21 @@ def describe(folder: Path, name: str, *, as_json: bool) -> None:
 )
 @click.option("--workspace", "keep_in", metavar="DIR", help="Keep the workspace, in DIR under the name of the tool.")
 @click.option("--cwd", metavar="PATH", help="Start the tool in this folder of the workspace.")
+@click.option(
+    "--safe",
+    is_flag=True,
+    help="Run the tool in a sandbox: it may read the system's programs, its own folder and this one, write its "
+    "workspace, and nothing else. heddle doctor says what holds it to that here.",
+)
+@click.option(
+    "--sandbox",
+    "backend",
+    type=click.Choice(["auto", "bubblewrap", "landlock", "seatbelt"]),
+    help="With --safe: what has to hold it, and nothing in its place.",
+)
+@click.option("--allow-read", multiple=True, metavar="PATH", help="With --safe: let it read this. May be repeated.")
+@click.option("--allow-write", multiple=True, metavar="PATH", help="With --safe: let it write this. May be repeated.")
+@click.option("--deny-net", is_flag=True, help="With --safe: no network.")
 @click.option("--changes", is_flag=True, help="Say which files the tool has created, modified and deleted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result, with its report.")
 def call(
@@ -130,6 +145,11 @@ def call(
     mount_max_entries: int,
     keep_in: str | None,
     cwd: str | None,
+    safe: bool,
+    backend: str | None,
+    allow_read: tuple[str, ...],
+    allow_write: tuple[str, ...],
+    deny_net: bool,
     changes: bool,
     as_json: bool,
 ) -> None:
@@ -142,6 +162,9 @@ def call(
     with _faults_of_the_user():
         runner = Runner(
             _read(folder, name),
+            sandbox=confining.sandbox_of(
+                safe=safe, backend=backend, allow_read=allow_read, allow_write=allow_write, deny_net=deny_net
+            ),
             environment=Environment(allow=allow_env or None),
             mounts=Mounts(mounts, "--mount", "--mount-max-{}", mount_max_bytes, mount_max_entries),
             keep_workspaces=keep_in,

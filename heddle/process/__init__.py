@@ -5,7 +5,8 @@ or `Backend`.
 """
 
 from heddle.process.ports import Backend, BackendSession, Launcher, LauncherSession
-from heddle.process.values import Command, Confinement, Ending, Exit, Grant
+from heddle.process.values import Command, Ending, Exit
+from heddle.sandbox.policy import Confinement, Grant
 
 __all__ = [
     "Backend",

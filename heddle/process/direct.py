@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from heddle.limits import Limits
-    from heddle.process.values import Command, Confinement
+    from heddle.process.values import Command
+    from heddle.sandbox.policy import Confinement
 
 __all__ = ["DirectLauncher"]
 

@@ -6,6 +6,7 @@ host closes its control socket or dies.
 
 from __future__ import annotations
 
+import abc
 import os
 import select
 import signal
@@ -14,14 +15,18 @@ import sys
 import sysconfig
 import weakref
 from pathlib import Path
+from typing import ClassVar
 
 import attrs
 
 from heddle.process import supervisor
+from heddle.sandbox import container
 
-__all__ = ["Guard", "GuardError", "Line"]
+__all__ = ["Guard", "GuardError", "Line", "Watch", "interpreter"]
 
 PROGRAM = Path(supervisor.__file__)
+# Where the part of it is that confines.
+CONTAINER = Path(container.__file__)
 # 8: what a usual burst needs again at once; each idle keeper costs about 1 MiB.
 IDLE_KEEPERS = 8
 
@@ -59,27 +64,41 @@ class Line:
         self.socket.close()
 
 
-@attrs.define(eq=False)
-class Watch:
-    """One supervisor process, and the lines to its keepers.
+@attrs.define(eq=False, kw_only=True)
+class Watch(abc.ABC):
+    """The way to one supervisor, and the lines to its keepers.
 
     Attributes:
-        handle: A pidfd: whatever becomes of the number, it is this process.
-        user: Who started it. A host that has become somebody else must not start tools as who it was.
+        pid: Its process, as the host sees it; 0 where that does not matter.
     """
 
-    pid: int
-    handle: int
     control: socket.socket
-    user: int = attrs.field(factory=os.geteuid)
+    pid: int = 0
     lines: set[Line] = attrs.field(factory=set["Line"])
     idle: list[Line] = attrs.field(factory=list["Line"])
     made: int = 0
     ended: bool = False
     last_words: str = ""
+    # How long a new keeper may take to be there, beyond a call's own time: no longer than a fork.
+    making_seconds: ClassVar[float] = 0.0
 
-    def add_keeper(self) -> Line:
+    @abc.abstractmethod
+    def is_sound(self) -> bool:
+        """Return whether the supervisor is there and running."""
+
+    @abc.abstractmethod
+    def kill(self) -> None:
+        """End a supervisor that cannot be trusted any more; its keepers notice and end their calls."""
+
+    @abc.abstractmethod
+    def is_reaped(self) -> bool:
+        """Return whether the supervisor has ended. Not to be asked again then."""
+
+    def add_keeper(self, *, confined: bool = False) -> Line:
         """Ask for a keeper; what is sent on its line waits for it.
+
+        Args:
+            confined: The first thing that it is sent says to what.
 
         Raises:
             OSError: The supervisor is gone, or does not answer.
@@ -88,7 +107,7 @@ class Watch:
         try:
             near.setblocking(False)
             self.made += 1
-            socket.send_fds(self.control, [b"K%d" % self.made], [far.fileno()])
+            socket.send_fds(self.control, [b"%c%d" % (b"C" if confined else b"K", self.made)], [far.fileno()])
             epoll = select.epoll()
         except BaseException:
             near.close()
@@ -107,15 +126,14 @@ class Watch:
         except OSError:
             pass  # then it is the supervisor that does not answer
 
-    def is_sound(self) -> bool:
-        """Return whether the supervisor is there and running: a tool of the same user may have stopped it."""
-        if self.ended or self.user != os.geteuid():
-            return False
-        try:
-            return os.waitid(os.P_PIDFD, self.handle, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is None
-        except ChildProcessError:  # a host that ignores SIGCHLD, or reaps every child
-            state = supervisor.state_of(self.pid)
-            return state is not None and state[0] not in "TZ"
+    def forget(self) -> None:
+        """In a forked child: close the copies."""
+        self.control.close()
+        for line in self.lines:
+            line.epoll.close()
+            line.socket.close()
+            for fd in line.pipes:
+                os.close(fd)
 
     def why_it_ended(self) -> str:
         """Return why a supervisor ended that had nothing to do yet, as far as it could say."""
@@ -147,6 +165,29 @@ class Watch:
                 continue  # it said nothing, as it should, or is closed
             self.last_words = said or self.last_words
 
+
+@attrs.define(eq=False, kw_only=True)
+class Child(Watch):
+    """A supervisor that is a child of the host: it watches over what is not confined, and starts what confines.
+
+    Attributes:
+        handle: A pidfd: whatever becomes of the number, it is this process.
+        user: Who started it. A host that has become somebody else must not start tools as who it was.
+    """
+
+    handle: int
+    user: int = attrs.field(factory=os.geteuid)
+
+    def is_sound(self) -> bool:
+        """Return whether the supervisor is there and running: a tool of the same user may have stopped it."""
+        if self.ended or self.user != os.geteuid():
+            return False
+        try:
+            return os.waitid(os.P_PIDFD, self.handle, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is None
+        except ChildProcessError:  # a host that ignores SIGCHLD, or reaps every child
+            state = supervisor.state_of(self.pid)
+            return state is not None and state[0] not in "TZ"
+
     def kill(self) -> None:
         """End a supervisor that cannot be trusted any more; its keepers notice and end their calls."""
         try:
@@ -170,11 +211,11 @@ class Guard:
     """Keeps a supervisor for one runner: started when first needed, replaced when lost."""
 
     def __init__(self) -> None:
-        self._watch: Watch | None = None
-        self._ending: list[Watch] = []
+        self._watch: Child | None = None
+        self._ending: list[Child] = []
         _guards.add(self)
 
-    def start(self) -> Watch:
+    def start(self) -> Child:
         """Return the supervisor in charge, starting one when there is none that can be trusted.
 
         Raises:
@@ -211,6 +252,9 @@ class Guard:
                 watch = self.start()
         raise GuardError(watch.why_it_ended())
 
+    def was_sent(self) -> None:
+        """Do nothing: keepers that are not confined are used again."""
+
     def give_back(self, line: Line) -> None:
         """Keep a line for the next call, or let its keeper go."""
         watch = line.watch
@@ -221,7 +265,7 @@ class Guard:
 
     def lose(self, watch: Watch) -> None:
         """Put a supervisor out of use; the calls on its lines end by themselves."""
-        if watch.ended:
+        if watch.ended or not isinstance(watch, Child):
             return
         watch.kill()
         self._ending.append(watch)
@@ -250,12 +294,7 @@ class Guard:
         """In a forked child: give up the copies, so that nothing stays open because of it."""
         for watch in filter(None, [self._watch, *self._ending]):
             os.close(watch.handle)
-            watch.control.close()
-            for line in watch.lines:
-                line.epoll.close()
-                line.socket.close()
-                for fd in line.pipes:
-                    os.close(fd)
+            watch.forget()
 
 
 _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
@@ -269,7 +308,7 @@ def _forget_all() -> None:
 os.register_at_fork(after_in_child=_forget_all)
 
 
-def _started() -> Watch:
+def _started() -> Child:
     """Start a supervisor: blocks for as long as it takes to start a process, and no longer."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     host = -1
@@ -279,8 +318,8 @@ def _started() -> Watch:
         # Each has to leave the places that the other is put at, and dup2 closes what is there: two free ones.
         aside = max(far.fileno(), host, supervisor.HOST) + 1
         pid = os.posix_spawn(
-            _python(),
-            ["heddle-supervisor", "-I", "-S", str(PROGRAM), supervisor.VERSION],
+            interpreter(),
+            ["heddle-supervisor", "-I", "-S", str(PROGRAM), supervisor.VERSION, str(CONTAINER.parent)],
             {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, far.fileno(), aside),
@@ -302,13 +341,13 @@ def _started() -> Watch:
         far.close()
         if host >= 0:
             os.close(host)
-    return Watch(pid, os.pidfd_open(pid), near)
+    return Child(control=near, pid=pid, handle=os.pidfd_open(pid))
 
 
 _ALL_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
-def _python() -> str:
+def interpreter() -> str:
     """Return an interpreter; in a program that embeds Python `sys.executable` may be something else or nothing."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     for path in (sys.executable, Path(sys.base_exec_prefix, "bin", name), Path(sysconfig.get_path("scripts"), name)):

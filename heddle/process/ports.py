@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
     from heddle.limits import Limits
-    from heddle.process.values import Command, Confinement, Exit
+    from heddle.process.values import Command, Exit
+    from heddle.sandbox.policy import Confinement
 
 __all__ = ["Backend", "BackendSession", "Launcher", "LauncherSession"]
 

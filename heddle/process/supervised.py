@@ -19,7 +19,7 @@ import signal
 import socket
 from contextlib import asynccontextmanager
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import trio
@@ -28,14 +28,15 @@ from heddle.errors import SandboxUnavailable
 from heddle.limits import Limits
 from heddle.process import sweep
 from heddle.process.capture import Head, Tail
-from heddle.process.guard import IDLE_KEEPERS, Guard, GuardError, Line
+from heddle.process.guard import IDLE_KEEPERS, Guard, GuardError, Line, Watch
 from heddle.process.values import Command, Ending, Exit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
     from typing import Self
 
-    from heddle.process.values import Confinement
+    from heddle.process.ports import LauncherSession
+    from heddle.sandbox.policy import Confinement
 
 logger: logging.Logger = logging.getLogger("heddle")
 
@@ -65,7 +66,7 @@ LAST_READS = 20
 class SupervisedLauncher:
     """Brings programs to their end with a supervisor process that outlives the host by an instant."""
 
-    tier = "none"
+    tier: str = "none"
     guarantees: Mapping[str, str] = MappingProxyType({"processes": "enforced"})
 
     def __init__(self) -> None:
@@ -99,7 +100,7 @@ class SupervisedLauncher:
         self._guard.start()
 
     @asynccontextmanager
-    async def session(self, confinement: Confinement) -> AsyncGenerator[Self, None]:  # noqa: ARG002 - nothing is confined
+    async def session(self, confinement: Confinement) -> AsyncGenerator[LauncherSession, None]:  # noqa: ARG002 - nothing is confined
         """Open a session; unconfined sessions have nothing of their own."""
         yield self
 
@@ -108,35 +109,84 @@ class SupervisedLauncher:
         """Run `command` to its end, and everything that it starts; see `heddle.process.LauncherSession`."""
         if limits.processes is not None:
             raise SandboxUnavailable("limits.processes", "only a sandbox can hold it; leave it out or use one")
-        tries_left = MOST_TRIES
-        while True:
-            tries_left -= 1
-            try:
-                flight = _Flight(self._guard, await self._line(), command, memoryview(stdin), limits)
-            except GuardError as error:
-                return Exit(ending=Ending.NOT_STARTED, error_number=errno.ECHILD, error=str(error))
-            except OSError as error:
-                return Exit(ending=Ending.NOT_STARTED, error_number=error.errno or errno.EINVAL, error=str(error))
-            try:
-                await flight.to_the_end()
-            except BaseException:
-                flight.close()
-                survivors = await flight.survivors()
-                if survivors:
-                    self.survivors[command.attempt_id] = survivors
-                raise
-            flight.close()
-            # A keeper that had died before it took the call has started nothing, so another one may be tried.
-            if flight.was_received or not tries_left:
-                return flight.outcome(await flight.survivors())
+        return await run_to_the_end(self._guard, command, stdin, limits, survivors=self.survivors)
 
-    async def _line(self) -> Line:
-        """Take a line, when the supervisor has a moment."""
-        while True:
-            try:
-                return self._guard.take()
-            except BlockingIOError:
-                await trio.sleep(0.002)
+
+class Lines(Protocol):
+    """Where a launch has its keeper from."""
+
+    def take(self) -> Line:
+        """Return a line to a keeper that is free.
+
+        Raises:
+            GuardError: There is none, and none can be made.
+            BlockingIOError: The supervisor has as much to do as its socket holds. Ask again in a moment.
+        """
+        ...
+
+    def was_sent(self) -> None:
+        """Note that a call is on its way: what is made ahead for the next one can be made now."""
+        ...
+
+    def give_back(self, line: Line) -> None:
+        """Keep a line for the next call, or let its keeper go."""
+        ...
+
+    def lose(self, watch: Watch) -> None:
+        """Put a supervisor out of use; the calls on its lines end by themselves."""
+        ...
+
+
+async def run_to_the_end(
+    lines: Lines,
+    command: Command,
+    stdin: bytes,
+    limits: Limits,
+    *,
+    survivors: dict[str, tuple[int, ...]],
+    extras: Extras | None = None,
+) -> Exit:
+    """Run `command` to its end with a keeper of `lines`, and everything that it starts.
+
+    Args:
+        lines: Where the keeper comes from.
+        command: What to start.
+        stdin: What it reads.
+        limits: What it may use.
+        survivors: What could not be ended when this is cancelled is put here, by attempt.
+        extras: What it is started with beyond its command.
+    """
+    tries_left = MOST_TRIES
+    while True:
+        tries_left -= 1
+        try:
+            flight = _Flight(lines, await _line(lines), command, memoryview(stdin), limits, extras or NO_EXTRAS)
+            lines.was_sent()
+        except GuardError as error:
+            return Exit(ending=Ending.NOT_STARTED, error_number=errno.ECHILD, error=str(error))
+        except OSError as error:
+            return Exit(ending=Ending.NOT_STARTED, error_number=error.errno or errno.EINVAL, error=str(error))
+        try:
+            await flight.to_the_end()
+        except BaseException:
+            flight.close()
+            left = await flight.survivors()
+            if left:
+                survivors[command.attempt_id] = left
+            raise
+        flight.close()
+        # A keeper that had died before it took the call has started nothing, so another one may be tried.
+        if flight.was_received or not tries_left:
+            return flight.outcome(await flight.survivors())
+
+
+async def _line(lines: Lines) -> Line:
+    """Take a line, when the supervisor has a moment."""
+    while True:
+        try:
+            return lines.take()
+        except BlockingIOError:
+            await trio.sleep(0.002)
 
 
 class _Step(enum.Enum):
@@ -154,11 +204,12 @@ class _Step(enum.Enum):
 class _Flight:
     """One call in flight. Made and closed by the same task; between the two nothing else touches its descriptors."""
 
-    guard: Guard
+    lines: Lines
     line: Line
     command: Command
     stdin: memoryview
     limits: Limits
+    extras: Extras
 
     step: _Step = attrs.field(default=_Step.RUNNING, init=False)
     step_ends: float = attrs.field(init=False)
@@ -188,7 +239,9 @@ class _Flight:
         """Make the pipes and send the program on its way; on an error nothing is left of it."""
         self.was_received = self.line.pid > 0
         self.started = trio.current_time()
-        self.step_ends = self.started + (self.limits.wall_seconds or math.inf)
+        # Before its keeper says that it is there, what is waited for is not the program's time.
+        making = 0.0 if self.was_received else self.line.watch.making_seconds
+        self.step_ends = self.started + making + (self.limits.wall_seconds or math.inf)
         try:
             self._send_off()
             # From here on the keeper is at work, and what is left to do costs no time.
@@ -214,7 +267,7 @@ class _Flight:
                 fcntl.fcntl(our_end, fcntl.F_SETFL, os.O_NONBLOCK)
                 if place == 0:
                     self._write(our_end)
-            send_launch(self.line.socket, encode_launch(self.command, self.limits), theirs)
+            send_launch(self.line.socket, self.command, self.limits, theirs, self.extras)
         except (BrokenPipeError, ConnectionResetError):
             self.was_received = False  # the keeper is gone: its line says so at once
         finally:
@@ -270,7 +323,8 @@ class _Flight:
         match kind:
             case b"R":
                 self.line.pid = int(fields[0])
-                self.was_received = True
+                if not self.was_received:
+                    self._begins()
             case b"S" if self.step is _Step.ASKED:
                 self._force()
             case b"S" if self.step is _Step.RUNNING and 1 in self.pipes.values():
@@ -290,6 +344,14 @@ class _Flight:
                     logger.error("a keeper broke: %s", message[1:].decode("utf-8", "replace"))
                 self.lost = True
                 self.step = _Step.OVER
+
+    def _begins(self) -> None:
+        """Count from now on: the keeper is there, and the program is what it does first."""
+        self.was_received = True
+        self.started = trio.current_time()
+        self.started_at = datetime.datetime.now(datetime.UTC)
+        if self.step is _Step.RUNNING:
+            self.step_ends = self.started + (self.limits.wall_seconds or math.inf)
 
     def _time_is_up(self) -> None:
         match self.step:
@@ -370,11 +432,11 @@ class _Flight:
             self._close(fd)
         if not self.line.watch.is_sound():
             self.lost = True
-            self.guard.lose(self.line.watch)
+            self.lines.lose(self.line.watch)
         if self.lost or not self.is_over or not self.line.pid:
             self.line.close()
         else:
-            self.guard.give_back(self.line)
+            self.lines.give_back(self.line)
 
     async def survivors(self) -> tuple[int, ...]:
         """End what has escaped a keeper or a supervisor that was lost; return what does not end."""
@@ -418,7 +480,27 @@ _TRUNCATED = {
 }
 
 
-def encode_launch(command: Command, limits: Limits) -> bytes:
+@attrs.frozen(kw_only=True)
+class Extras:
+    """What a program is started with beyond its command.
+
+    Attributes:
+        program: What is started, where that is not the first word of the command.
+        user: Who it becomes, as ``uid:gid``; empty stays who the supervisor is.
+        depth: How many processes stand between it and the tool, which is asked to end and not they.
+        handles: What it finds open from descriptor 3 on.
+    """
+
+    program: str = ""
+    user: str = ""
+    depth: int = 0
+    handles: tuple[int, ...] = ()
+
+
+NO_EXTRAS = Extras()
+
+
+def encode_launch(command: Command, limits: Limits, extras: Extras = NO_EXTRAS) -> bytes:
     """Return the message that starts `command`; the supervisor's own page says how it is built."""
     cpu = limits.cpu_seconds
     numbers = (
@@ -426,16 +508,21 @@ def encode_launch(command: Command, limits: Limits) -> bytes:
         limits.memory_bytes,
         limits.open_files,
         limits.file_bytes,
-        len(command.argv),
+        limits.processes,
     )
     fields = ["" if number is None else str(number) for number in numbers]
-    fields += [str(command.cwd), command.argv[0], *command.argv]
+    fields += [extras.user, str(extras.depth), str(len(command.argv)), str(command.cwd)]
+    fields += [extras.program or command.argv[0], *command.argv]
     fields += [f"{name}={value}" for name, value in command.environment.items()]
     return os.fsencode("\0".join(fields))
 
 
-def send_launch(line: socket.socket, message: bytes, fds: list[int]) -> None:
-    """Send it, by file where it is too long for a packet."""
+def send_launch(
+    line: socket.socket, command: Command, limits: Limits, fds: list[int], extras: Extras = NO_EXTRAS
+) -> None:
+    """Send a command to a keeper, by file where it is too long for a packet."""
+    message = encode_launch(command, limits, extras)
+    fds = [*fds, *extras.handles]
     if len(message) <= LARGEST_PACKET:
         socket.send_fds(line, [b"L" + message], fds)
         return

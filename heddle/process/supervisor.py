@@ -1,8 +1,8 @@
 """The program that watches over tools. When a call is reported as over, everything that it started is gone.
 
-Run by path as ``python -I -S supervisor.py VERSION`` with the control socket as descriptor 3 and a pidfd of the host
-as descriptor 4; uses the standard library alone. It is one process and single-threaded, and forks one *keeper* for
-each call in flight:
+Run by path as ``python -I -S supervisor.py VERSION FOLDER`` with the control socket as descriptor 3 and a pidfd of the
+host as descriptor 4; uses the standard library alone, and ``container.py`` out of FOLDER where something is confined.
+It is one process and single-threaded, and forks one *keeper* for each call in flight:
 
     host ─control─ supervisor
       └───line──── keeper ─ tool
@@ -10,12 +10,24 @@ each call in flight:
 Both are subreapers: whatever a tool orphans becomes a child of its keeper, and if the tool kills the keeper, a child of
 the supervisor. So a keeper knows whose orphans are whose, and the supervisor never sees arguments or environments.
 
+With two more words, ``OWN_NETWORK TMP_BYTES``, it is the first process inside of bubblewrap. Then every keeper is the
+first process of a container of its own, made before it is needed and used once: what its tool starts dies with it.
+
 Messages are single packets (SOCK_SEQPACKET), fields separated by NUL:
 
     control, host → supervisor   K number + line   make a keeper that answers on this line
+                                 C number + line   the same, and it will be confined
                                  Z number          kill that keeper
     control, supervisor → host   ! text            it broke, and why
-    line, host → keeper          L cpu data files size argc cwd path argv… env… + stdin stdout stderr
+    line, host → keeper          N flags uid gid limits… (mode source target)… + filter [ruleset]
+                                                   be confined, for good; flags: n a network of its own, r become
+                                                   the user and group, s signals are held; mode r or w; no source:
+                                                   an empty folder; see `container`
+                                 L limits… user depth argc cwd path argv… env… + stdin stdout stderr more…
+                                                   limits: cpu data files size processes; user: uid:gid to become,
+                                                   or +uid:gid for a user namespace of root and that user, which is
+                                                   the last descriptor then; depth: how many processes stand
+                                                   between this program and the tool
                                  M                 the same, the message in a file that comes first
                                  T                 SIGTERM to the tool's process group
                                  X                 SIGKILL to everything that the tool started
@@ -36,6 +48,8 @@ from __future__ import annotations
 import array
 import ctypes
 import errno
+import fcntl
+import importlib
 import os
 import resource
 import select
@@ -44,9 +58,18 @@ import socket
 import sys
 import time
 
+TYPE_CHECKING = False  # as in typing, which takes longer to import than all of this
+STDIO = 3
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from heddle.sandbox.container import Room
+
 VERSION = "1"
 CONTROL, HOST = 3, 4
 PACKET = 65536
+# As many descriptors as the kernel lets pass in one message. Source: SCM_MAX_FD, linux/net/scm.h.
+MOST_FDS = socket.CMSG_SPACE(253 * 4)
 # 0.5 s: longer than any copy tool keeps a file open for writing after its last byte, shorter than a caller notices.
 BUSY_SECONDS = 0.5
 # 20 ms between two looks at processes that have been killed and are not gone yet; SIGCHLD usually comes first.
@@ -63,7 +86,15 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Python ignores the last two itself. What is ignored stays so over an exec, and a tool should start with the defaults.
 TO_RESET = (*IGNORED, signal.SIGPIPE, signal.SIGXFSZ)
-RLIMITS = (resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE)
+RLIMITS = (
+    resource.RLIMIT_CPU,
+    resource.RLIMIT_DATA,
+    resource.RLIMIT_NOFILE,
+    resource.RLIMIT_FSIZE,
+    resource.RLIMIT_NPROC,
+)
+# Descriptors that the tool is given are first put above all that it may be given at.
+ASIDE = 512
 
 
 def main() -> None:
@@ -76,10 +107,12 @@ def main() -> None:
         os.set_inheritable(fd, False)  # they came by dup2; no tool may have them
     try:
         close_inherited()
-        become_subreaper()
-        if sys.argv[1] != VERSION:
-            raise RuntimeError(f"version {VERSION}, the host speaks {sys.argv[1]}: heddle was changed while it ran")
-        Supervisor(control).serve()
+        version, _, *inside = sys.argv[1:]
+        if version != VERSION:
+            raise RuntimeError(f"version {VERSION}, the host speaks {version}: heddle was changed while it ran")
+        # Inside of bubblewrap the kernel ends all of it with its first process, and the orphans come to that one.
+        become_subreaper(is_first=bool(inside))
+        Supervisor(control, container().Room(inside[0] == "1", int(inside[1])) if inside else None).serve()
     except Exception as error:  # noqa: BLE001 - the host is told, whatever it was
         tell(control, b"!" + repr(error).encode()[:4000])
     end_everything(time.monotonic() + LAST_SECONDS)
@@ -92,8 +125,9 @@ def noted(_number: int, _frame: object) -> None:
 class Supervisor:
     """Forks keepers, reaps them, and kills what they can no longer watch over."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, room: Room | None = None) -> None:
         self.control = control
+        self.room = room
         self.wake: Wake = Wake()
         self.lines: dict[bytes, socket.socket] = {}  # number → far end of the line
         self.keepers: dict[int, bytes] = {}  # pid → number
@@ -122,7 +156,9 @@ class Supervisor:
         """Do what one message says; return False at its end of file."""
         message, fds = receive(self.control)
         kind, number = message[:1], message[1:]
-        if kind == b"K" and fds:
+        if kind == b"C" and fds:
+            container()  # before the fork, and so once
+        if kind in (b"K", b"C") and fds:
             self.add_keeper(number, fds[0])
         elif kind == b"Z":
             for pid, its_number in self.keepers.items():
@@ -132,10 +168,11 @@ class Supervisor:
 
     def add_keeper(self, number: bytes, fd: int) -> None:
         line = socket.socket(fileno=fd)
+        fork = self.room.fork if self.room else os.fork
         try:
-            pid = os.fork()
+            pid = fork()
         except OSError as error:  # too many processes of this user: one call's failure, not everybody's
-            tell(line, b"F%d\0%s" % (error.errno or errno.EAGAIN, os.strerror(error.errno or errno.EAGAIN).encode()))
+            tell(line, b"F%d\0%s" % (error.errno or errno.EAGAIN, str(error.strerror).encode()))
             line.close()
             return
         if pid:
@@ -148,11 +185,12 @@ class Supervisor:
             self.wake.close()
             for other in [*self.lines.values(), *(orphaned for orphaned, _ in self.orphaned)]:
                 other.close()
-            Keeper(line, self.alive).serve()
+            Keeper(line, self.alive, self.room).serve()
         except Exception as error:  # noqa: BLE001 - the host is told, whatever it was
             tell(line, b"!" + repr(error).encode()[:4000])
         finally:
-            end_everything(time.monotonic() + LAST_SECONDS)
+            if not self.room:  # there the kernel does it, at once
+                end_everything(time.monotonic() + LAST_SECONDS)
             os._exit(0)
 
     def look_after_keepers(self) -> None:
@@ -184,9 +222,16 @@ class Supervisor:
 class Keeper:
     """Starts one tool after another and reports each when its whole tree is gone."""
 
-    def __init__(self, line: socket.socket, alive: int) -> None:
-        become_subreaper()
+    def __init__(self, line: socket.socket, alive: int, room: Room | None) -> None:
+        become_subreaper(is_first=room is not None)
         self.line = line
+        # In a container of its own: then what /tmp was before, open, until it is confined.
+        self.before: int | None = room.furnish() if room else None
+        self.serves_once: bool = room is not None
+        # Whether every process that it may send a signal to is below it.
+        self.is_alone: bool = room is not None
+        self.unfit: bytes = b""  # why it could not be confined
+        self.depth: int = 0
         self.wake: Wake = Wake()
         self.others: tuple[int, int] = (alive, HOST)  # either readable: nobody is left to answer to
         self.poll: select.poll = select.poll()
@@ -212,18 +257,40 @@ class Keeper:
             message, fds = receive(self.line)
             if not message:
                 return
-            # Anything but a launch came too late for the last call.
-            if message[:1] in (b"L", b"M") and not self.run(message, fds):
+            if message[:1] == b"N":
+                self.be_confined(message, fds)
+            # Anything else but a launch came too late for the last call.
+            elif message[:1] in (b"L", b"M") and (not self.run(message, fds) or self.serves_once):
                 return
+
+    def be_confined(self, message: bytes, fds: list[int]) -> None:
+        """Give up what tools must not have; one that fails starts none."""
+        try:
+            confinement = container().Confinement(message, fds)
+            if self.before is None:
+                keep_sight_of_children()
+            confinement.prepare(self.before)
+            for which, limit in zip(RLIMITS, confinement.limits, strict=True):
+                if limit:
+                    limit_to(which, int(limit))
+            confinement.put_on()
+            self.is_alone = self.is_alone or confinement.signals_are_held
+        except Exception as error:  # noqa: BLE001 - the host is told, whatever it was
+            # Without a number: it is no fault of the tool's file.
+            self.unfit = b"F0\0it cannot be confined: " + str(error).encode("utf-8", "replace")[:1000]
+        self.before = None
 
     def run(self, message: bytes, fds: list[int]) -> bool:
         """Run one tool to the end of its tree; return False when there is nobody left to answer to."""
         self.tool, self.status, self.killed, self.killing, self.told = 0, None, set(), False, False
         self.next_pass = 0.0
+        if self.unfit:
+            self.line.send(self.unfit)
+            return False
         try:
             if message[:1] == b"M":
                 message = read_file(fds.pop(0))
-            self.tool = start(message, fds)
+            self.tool, self.depth = start(message, fds)
         except (OSError, ValueError) as error:
             number = getattr(error, "errno", None) or errno.EINVAL
             self.line.send(b"F%d\0%s" % (number, str(error).encode("utf-8", "replace")[:1000]))
@@ -250,8 +317,9 @@ class Keeper:
             os.close(fd)
         if message == b"T" and self.status is None:
             # The whole group, as a terminal does it: a shell waits for its command before it looks at a signal.
-            signal_group(self.tool, signal.SIGTERM)
-            signal_group(self.tool, signal.SIGCONT)
+            for leader in below(self.tool, self.depth):
+                signal_group(leader, signal.SIGTERM)
+                signal_group(leader, signal.SIGCONT)
         elif message == b"X":
             self.killing = True
         # A launch while there is one is a host that has lost count: the line ends, rather than mix up two calls.
@@ -264,6 +332,8 @@ class Keeper:
             self.next_pass = time.monotonic() + SWEEP_MS / 1000
             # Before the tool is reaped: what dies with it was not left behind by it.
             killed = kill_tree(os.getpid(), itself=False)
+            if self.is_alone:
+                kill_all()  # at once, so that nothing can be born meanwhile
             if self.status is not None and self.told:
                 self.killed.update(killed)
         while True:
@@ -302,18 +372,21 @@ class Wake:
         os.close(self.writer)
 
 
-def start(message: bytes, fds: list[int]) -> int:
-    """Start the tool that an L message describes, in a session of its own; return its pid."""
+def start(message: bytes, fds: list[int]) -> tuple[int, int]:
+    """Start the tool that an L message describes, in a session of its own; return its pid and how deep the tool is."""
     fields = message[1:].split(b"\0")
-    limits, argc, cwd, path = fields[:4], int(fields[4]), fields[5], fields[6]
-    argv = fields[7 : 7 + argc]
-    environment = dict(pair.split(b"=", 1) for pair in fields[7 + argc :])
+    limits, user, depth, argc, cwd, path = fields[:5], fields[5], int(fields[6]), int(fields[7]), fields[8], fields[9]
+    argv = fields[10 : 10 + argc]
+    environment = dict(pair.split(b"=", 1) for pair in fields[10 + argc :])
     os.chdir(cwd)
-    begin = start_limited if any(limits) else start_plain
+    if user[:1] == b"+":
+        fds.append(container().namespace_of(*map(int, user.split(b":"))))
+        user = b""
+    begin = start_plain if not any(limits) and not user and len(fds) == STDIO else start_by_fork
     give_up = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            return begin(path, argv, environment, fds, limits)
+            return begin(path, argv, environment, fds, limits, user), depth
         except OSError as error:
             # Somebody still has the file open for writing, perhaps a child forked by the host while it wrote it.
             if error.errno != errno.ETXTBSY or time.monotonic() > give_up:
@@ -322,7 +395,7 @@ def start(message: bytes, fds: list[int]) -> int:
 
 
 def start_plain(
-    path: bytes, argv: list[bytes], environment: dict[bytes, bytes], fds: list[int], _limits: list[bytes]
+    path: bytes, argv: list[bytes], environment: dict[bytes, bytes], fds: list[int], _limits: list[bytes], _user: bytes
 ) -> int:
     return os.posix_spawn(
         path,
@@ -335,22 +408,25 @@ def start_plain(
     )
 
 
-def start_limited(
-    path: bytes, argv: list[bytes], environment: dict[bytes, bytes], fds: list[int], limits: list[bytes]
+def start_by_fork(
+    path: bytes, argv: list[bytes], environment: dict[bytes, bytes], fds: list[int], limits: list[bytes], user: bytes
 ) -> int:
-    """The same by fork, so that hard limits bind the tool and not its keeper."""
+    """The same by fork, so that hard limits and another user bind the tool and not its keeper."""
     failed, failure = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         try:
             os.setsid()
-            for place, fd in enumerate(fds):
+            aside = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, ASIDE) for fd in fds]
+            for place, fd in enumerate(aside):
                 os.dup2(fd, place)
             for number in TO_RESET:
                 signal.signal(number, signal.SIG_DFL)
             for which, limit in zip(RLIMITS, limits, strict=True):
                 if limit:
                     limit_to(which, int(limit))
+            if user:
+                become_user(*map(int, user.split(b":")))
             os.execve(path, argv, environment)
         except (OSError, ValueError) as error:
             os.write(failure, b"%d" % (getattr(error, "errno", None) or errno.EINVAL))
@@ -377,11 +453,17 @@ def limit_to(which: int, limit: int) -> None:
         resource.setrlimit(which, (hard, hard))
 
 
+def become_user(uid: int, gid: int) -> None:
+    os.setgroups([])
+    os.setresgid(gid, gid, gid)
+    os.setresuid(uid, uid, uid)
+
+
 def receive(line: socket.socket) -> tuple[bytes, list[int]]:
     """Return the next packet and the descriptors that came with it; nothing at its end of file."""
     try:
         # CLOEXEC: a descriptor that comes by message is inheritable otherwise.
-        message, extra, _, _ = line.recvmsg(PACKET, 256, socket.MSG_CMSG_CLOEXEC)
+        message, extra, _, _ = line.recvmsg(PACKET, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:  # the peer died with our messages unread; what it said before comes after this
         return receive(line)
     fds = array.array("i")
@@ -415,18 +497,44 @@ def close_inherited() -> None:
                 pass  # the descriptor of the listing itself
 
 
-def become_subreaper() -> None:
-    """Take over the orphans of every process below, and let no tool look into this process' memory."""
+def become_subreaper(*, is_first: bool) -> None:
+    """Take over the orphans of every process below, and let no tool look into this process' memory.
+
+    Args:
+        is_first: It is the first process of its namespace: it has the orphans, and the kernel ends all with it.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     # SIGCONT when the parent dies: one that a tool has stopped still has to notice that, and to end its tool.
-    options = ((PR_SET_CHILD_SUBREAPER, 1), (PR_SET_DUMPABLE, 0), (PR_SET_PDEATHSIG, signal.SIGCONT))
-    for option, value in options:
+    options = [(PR_SET_CHILD_SUBREAPER, 1), (PR_SET_DUMPABLE, 0), (PR_SET_PDEATHSIG, signal.SIGCONT)]
+    for option, value in [(PR_SET_DUMPABLE, 0)] if is_first else options:
         if libc.prctl(option, value, 0, 0, 0):
             raise OSError(ctypes.get_errno(), "prctl")
 
 
+def container() -> ModuleType:
+    """Return the other half of this program, which stands in a folder of its own."""
+    folder = sys.argv[2]
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module("container")
+
+
+# The list of this process' own children, opened while it still might.
+own_children = -1
+
+
+def keep_sight_of_children() -> None:
+    """Open what /proc says of this process: once it is confined, it may open nothing there."""
+    global own_children  # noqa: PLW0603 - one process, one list
+    pid = os.getpid()
+    own_children = os.open(f"/proc/{pid}/task/{pid}/children", os.O_RDONLY | os.O_CLOEXEC)
+
+
 def children(pid: int) -> list[int]:
     """Return the children of a process, zombies included."""
+    if own_children >= 0:
+        # Of others nothing can be known; as orphans they come to this one.
+        return [int(word) for word in os.pread(own_children, PACKET, 0).split()] if pid == os.getpid() else []
     if not LISTS_CHILDREN:
         return children_by_search(pid)
     found: list[int] = []
@@ -461,6 +569,8 @@ def state_of(pid: int) -> tuple[str, int] | None:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
+    except PermissionError:
+        return "?", 0  # it is there, and that is all that may be known
     return fields[0].decode(), int(fields[1])
 
 
@@ -481,9 +591,25 @@ def kill_tree(pid: int, *, itself: bool = True) -> set[int]:
     return killed
 
 
+def kill_all() -> None:
+    """Send SIGKILL to every process that this one may send a signal to."""
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def below(pid: int, depth: int) -> list[int]:
+    """Return the processes that are so many steps below one."""
+    found = [pid]
+    for _ in range(depth):
+        found = [child for each in found for child in children(each)]
+    return found
+
+
 def signal_group(leader: int, number: int) -> None:
     try:
-        os.killpg(leader, number)
+        os.killpg(os.getpgid(leader), number)
     except (ProcessLookupError, PermissionError):
         pass
 

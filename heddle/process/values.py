@@ -1,4 +1,4 @@
-"""What crosses the process room: a `Command` in, an `Exit` out, the `Confinement` that a runner asks for. Data only."""
+"""What crosses the process room: a `Command` in, an `Exit` out. Data only."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Literal
 
 import attrs
 
-from heddle.limits import Limits
-
-__all__ = ["ATTEMPT_VARIABLE", "Command", "Confinement", "Ending", "Exit", "Grant"]
+__all__ = ["ATTEMPT_VARIABLE", "Command", "Ending", "Exit"]
 
 # Every process of a call carries its attempt's id here, so that it can be found again when all else is lost.
 ATTEMPT_VARIABLE = "HEDDLE_ATTEMPT_ID"
@@ -26,11 +24,13 @@ class Command:
         argv: The file to start, an absolute path, and its arguments. Never a shell line.
         cwd: Where it is started.
         environment: All of its variables; nothing is inherited. Holds `ATTEMPT_VARIABLE`.
+        network: What it asks for where that is less than its session has: ``none``.
     """
 
     argv: tuple[str, ...]
     cwd: Path
     environment: Mapping[str, str] = attrs.field(hash=False)
+    network: Literal["none"] | None = None
 
     @property
     def attempt_id(self) -> str:
@@ -77,26 +77,3 @@ class Exit:
     duration_s: float = 0.0
     left_behind: int = 0
     survivors: tuple[int, ...] = ()
-
-
-@attrs.frozen
-class Grant:
-    """One path that a call may use. Paths are the host's, absolute."""
-
-    path: Path
-    mode: Literal["ro", "rw"]
-
-
-@attrs.frozen(kw_only=True)
-class Confinement:
-    """What a session of calls may use: asked of a `Launcher` or a `Backend`, once per scope.
-
-    Attributes:
-        workspace: The directory in which the calls work.
-        grants: In order; a later grant inside an earlier one wins. The workspace comes first.
-        limits: The ceiling of every call in the session.
-    """
-
-    workspace: Path
-    grants: tuple[Grant, ...] = ()
-    limits: Limits = attrs.field(factory=Limits)

@@ -1,7 +1,18 @@
-"""What confines a tool: so far what the tiers of the sandbox are made of.
+"""What a tool may read, write and reach, and what holds it to that.
 
-    seccomp     the filter of system calls that every tier puts on its tools
-    landlock    what Landlock holds on this kernel, and policies for it
-
-No tier uses them yet: `heddle.Runner` refuses a sandbox.
+policy       `Sandbox`, the host's policy; what a scope asks of a tier. Data
+trials       what can confine calls on this machine, found by trying
+hints        why bubblewrap does not work somewhere, and what to do
+choice       the tier for one policy: the strongest that works and holds it
+tiers        one way of confining, with all that it needs to know
+bubblewrap   its command lines: containers made ahead by one supervisor inside, or one container a call
+landlock     what Landlock holds on this kernel, and policies for it
+seccomp      the filter of system calls that every tier puts on its tools
+container    what is done inside of bubblewrap, by the supervisor's own program
+seatbelt     profiles for macOS
 """
+
+from heddle.sandbox.policy import Sandbox
+from heddle.sandbox.trials import Findings, Trial, probe
+
+__all__ = ["Findings", "Sandbox", "Trial", "probe"]

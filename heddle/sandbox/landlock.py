@@ -8,22 +8,38 @@ Source: the kernel's page on Landlock, userspace-api/landlock; linux/landlock.h.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import stat
 import struct
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import attrs
 
 from heddle.errors import SandboxUnavailable
 
-__all__ = ["ADD_RULE", "CREATE_RULESET", "RESTRICT_SELF", "Landlock", "landlock_abi"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from heddle.sandbox.policy import Grant
+
+__all__ = [
+    "ADD_RULE",
+    "CREATE_RULESET",
+    "RESTRICT_SELF",
+    "SCOPES_SINCE",
+    "Landlock",
+    "landlock_abi",
+    "new_ruleset",
+    "tasks_of",
+]
 
 # The same on every architecture.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG = 1
+PATH_BENEATH = 1
 
 Mode: TypeAlias = Literal["ro", "rw"]
 
@@ -38,7 +54,7 @@ ABSTRACT_UNIX_SOCKET, SIGNAL = 1, 2
 # Since when the kernel knows a right. It refuses a ruleset with one that it does not know.
 _SINCE = {2: REFER, 3: TRUNCATE, 5: IOCTL_DEV}
 _FIRST = (1 << 13) - 1
-_NETWORK_SINCE, _SCOPES_SINCE = 4, 6
+_NETWORK_SINCE, SCOPES_SINCE = 4, 6
 READING = EXECUTE | READ_FILE | READ_DIR
 # What can be asked of a file; the kernel refuses the others for one.
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
@@ -74,6 +90,52 @@ def landlock_abi() -> int:
     raise SandboxUnavailable("landlock", reason)
 
 
+def new_ruleset(abi: int, grants: Iterable[Grant] = (), *, network: bool = True, scopes_only: bool = False) -> int:
+    """Return a policy of this kernel's, open: a process that restricts itself with it is held to it.
+
+    Args:
+        abi: What the kernel has; see `landlock_abi`.
+        grants: What may be used. What is not there is left out.
+        network: Let TCP be.
+        scopes_only: Hold nothing but abstract sockets and signals.
+
+    Raises:
+        OSError: The kernel does not take it.
+    """
+    landlock = Landlock(abi)
+    libc = ctypes.CDLL(None, use_errno=True)
+    attributes = landlock.scopes() if scopes_only else landlock.ruleset(network=network)
+    ruleset = int(libc.syscall(CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)))
+    if ruleset < 0:
+        raise OSError(ctypes.get_errno(), "landlock_create_ruleset")
+    try:
+        for grant in grants:
+            try:
+                path = os.open(grant.path, os.O_PATH | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                if libc.syscall(ADD_RULE, ruleset, PATH_BENEATH, landlock.rule(path, grant.mode), ctypes.c_uint32(0)):
+                    raise OSError(ctypes.get_errno(), f"landlock_add_rule: {grant.path}")
+            finally:
+                os.close(path)
+    except BaseException:
+        os.close(ruleset)
+        raise
+    return ruleset
+
+
+def tasks_of(uid: int) -> int:
+    """Return how many processes and threads a user has, as the kernel counts them for ``RLIMIT_NPROC``."""
+    count = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                if os.stat(f"/proc/{name}").st_uid == uid:
+                    count += os.stat(f"/proc/{name}/task").st_nlink - 2
+    return count
+
+
 @attrs.frozen
 class Landlock:
     """One version of Landlock, and policies for it.
@@ -103,9 +165,13 @@ class Landlock:
         fields = [self.handled]
         if self.abi >= _NETWORK_SINCE:
             fields.append(0 if network else BIND_TCP | CONNECT_TCP)
-        if self.abi >= _SCOPES_SINCE:
+        if self.abi >= SCOPES_SINCE:
             fields.append(ABSTRACT_UNIX_SOCKET | SIGNAL)
         return struct.pack(f"={len(fields)}Q", *fields)
+
+    def scopes(self) -> bytes:
+        """Return a ``struct landlock_ruleset_attr`` that holds abstract sockets and signals, and nothing else."""
+        return struct.pack("=3Q", 0, 0, ABSTRACT_UNIX_SOCKET | SIGNAL)
 
     def rule(self, path: int, mode: Mode) -> bytes:
         """Return a ``struct landlock_path_beneath_attr`` that grants a file, or a folder with all that is in it.

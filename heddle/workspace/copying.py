@@ -88,6 +88,7 @@ class Copying:
         room: How much may be copied.
         pause: Called before each file; it may raise, to stop.
         known: What is known of the files that are copied, by path: those are not read for their hash.
+        owner: User and group that the copies are given to; None leaves them ours.
         entries: The files that were copied, by path below the place that they are copied to.
         folders: How many folders were copied.
     """
@@ -95,6 +96,7 @@ class Copying:
     room: Room
     pause: Callable[[], object] = go_on
     known: Mapping[str, Entry] = attrs.field(factory=dict[str, Entry])
+    owner: tuple[int, int] | None = None
     entries: dict[str, Entry] = attrs.field(factory=dict[str, Entry], init=False)
     folders: int = attrs.field(default=0, init=False)
     _can_clone: bool = attrs.field(default=sys.platform == "linux", init=False)
@@ -151,6 +153,7 @@ class Copying:
                     digest = None if known is not None else digest_of(writer, self.pause)
                 else:
                     digest = copy_contents(reader, writer, self.room, self.pause, hashes=known is None)
+                self._give(writer)
                 copied = os.fstat(writer)
             finally:
                 os.close(writer)
@@ -166,10 +169,15 @@ class Copying:
         writer = make_file(new_name, target, 0o666)
         try:
             write_all(writer, data)
+            self._give(writer)
             copied = os.fstat(writer)
         finally:
             os.close(writer)
         self.entries[path] = Entry(len(data), hashlib.sha256(data).hexdigest(), mark_of(copied))
+
+    def _give(self, writer: int) -> None:
+        if self.owner is not None:
+            os.fchown(writer, *self.owner)
 
     def _cloned(self, reader: int, writer: int, info: os.stat_result) -> bool:
         """Let the new file share the blocks of the old one, where the file system can."""

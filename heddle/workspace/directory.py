@@ -21,8 +21,9 @@ from heddle.threads import in_thread, unless_cancelled
 from heddle.tools.definition import Program, ToolDef
 from heddle.workspace.changes import Baseline, Changes, FileFault, baseline_of, changes_since, reason_of
 from heddle.workspace.copyback import CopiedBack, copy_back
-from heddle.workspace.filling import Origin, fill
+from heddle.workspace.filling import Origin, fill, make_place, snapshot
 from heddle.workspace.kept import new_kept, place_for_kept
+from heddle.workspace.layout import AS_COPIES, Layout
 from heddle.workspace.mounts import RESERVED, Mount, Mounts
 from heddle.workspace.removal import remove_tree
 from heddle.workspace.report import ScopeReport
@@ -77,6 +78,7 @@ class Workspace:
     _keep_in: Path | None = attrs.field(default=None, alias="keep_in", kw_only=True)
     _adopted: Path | None = attrs.field(default=None, alias="adopted", kw_only=True)
     _limiter: trio.CapacityLimiter = attrs.field(factory=_one_at_a_time, alias="limiter", kw_only=True, repr=False)
+    _layout: Layout = attrs.field(default=AS_COPIES, alias="layout", kw_only=True, repr=False)
     report: ScopeReport = attrs.field(factory=ScopeReport, init=False)
     _made: _Made | None = attrs.field(default=None, init=False)
     _stays_at: Path | None = attrs.field(default=None, init=False)
@@ -184,9 +186,23 @@ class Workspace:
         return self._adopted is not None
 
     @property
-    def read_only(self) -> tuple[str, ...]:
-        """The places in it that hold mounts which are ``ro``."""
-        return tuple(place for source in self._sources if source.mount.mode == "ro" for place in source.mount.places)
+    def places(self) -> dict[str, Path]:
+        """The places in it that hold mounts which are ``ro``, and what is there: a copy in it, or one elsewhere."""
+        made = self._now(go_on)
+        if self._layout.read_only != "copied":
+            return made.shown
+        read_only = (source.mount for source in self._sources if source.mount.mode == "ro")
+        return {place: made.path / place for mount in read_only for place in mount.places}
+
+    @property
+    def tools(self) -> Path:
+        """The folder of tools, which nobody has to write."""
+        return self._now(go_on).bin.parent
+
+    @property
+    def temporary(self) -> Path | None:
+        """A folder for temporary files that its tools share, where they have none of their own."""
+        return self._now(go_on).temporary
 
     def variables(self, search_path: str) -> dict[str, str]:
         """Return what tells a tool where it works. The tools' own folder comes last on ``PATH``: it shadows nothing."""
@@ -288,11 +304,9 @@ class Workspace:
         if self._is_in_use():
             logger.warning("a workspace is left, because something in it could not be ended: %s", made.place)
             return
-        if self._keep_in is not None:
-            return
         faults: tuple[str, ...] = ()
         with trio.CancelScope(shield=True):
-            faults = await in_thread(self._give_back, made)
+            faults = await in_thread(self._give_back if self._keep_in is None else self._give_back_aside, made)
         for fault in faults:
             logger.warning("a workspace could not be removed entirely: %s: %s", made.place, fault)
 
@@ -300,6 +314,12 @@ class Workspace:
         faults = remove_tree(made.place, made.held)
         if not faults:  # else it stays, and the run's folder with it
             self._home.give_back(made.place)
+        return (*faults, *self._give_back_aside(made))
+
+    def _give_back_aside(self, made: _Made) -> tuple[str, ...]:
+        faults = remove_tree(made.aside) if made.aside is not None else ()
+        if made.aside is not None and not faults:
+            self._home.give_back(made.aside)
         return faults
 
     def _is_in_use(self) -> bool:
@@ -320,20 +340,66 @@ class Workspace:
         place = kept or self._home.new(self.label)
         path, tools = (place, place / RESERVED) if self._adopted is None else (self._adopted, place)
         made: _Made | None = None
+        aside: Path | None = None
         try:
-            made = _opened(place, path, tools / "bin")
+            if self._adopted is None and self._needs_aside():
+                aside = self._home.new(f"{self.label}.aside")
+            if aside is not None and self._layout.read_only == "linked":
+                (path / RESERVED).symlink_to(aside / RESERVED)
+                tools = aside / RESERVED
+            made = _opened(place, path, tools / "bin", aside)
             made.bin.mkdir(parents=True)
             for tool in self._tools:
                 _make_reachable(tool, made.bin / tool.name)
             if self._adopted is None:
-                made.baseline = Baseline(fill(self._sources, made.root, pause, made.origins))
+                self._fill(made, pause)
+            self._give_away(made)
         except BaseException:
             if made is not None:
                 made.close()
-            remove_tree(place)
-            self._home.give_back(place)
+            for folder in (place, aside):
+                if folder is not None:
+                    remove_tree(folder)
+                    self._home.give_back(folder)
             raise
         return made
+
+    def _needs_aside(self) -> bool:
+        """Return whether something of it lies beside it: what is read-only and has no copy yet, or must be linked."""
+        if self._layout.read_only == "linked":
+            return True
+        return self._layout.read_only == "bound" and any(
+            source.mount.mode == "ro" and source.copy is None for source in self._sources
+        )
+
+    def _fill(self, made: _Made, pause: Callable[[], object]) -> None:
+        """Put the mounts into it: copies, or a place and what is to be there."""
+        layout = self._layout
+        copied = self._sources
+        if layout.read_only != "copied":
+            copied = tuple(source for source in self._sources if source.mount.mode == "rw")
+            read_only = [source for source in self._sources if source.mount.mode == "ro"]
+            for number, source in enumerate(read_only):
+                if source.copy is None:
+                    assert made.aside is not None  # noqa: S101 - that is what it is for
+                    source = snapshot(source, made.aside / str(number), pause, layout.owner)  # noqa: PLW2901
+                made.shown |= source.shown
+        made.baseline = Baseline(fill(copied, made.root, pause, made.origins, layout.owner))
+        for place, copy in made.shown.items():
+            make_place(made.root, place, copy, link=layout.read_only == "linked", owner=layout.owner)
+
+    def _give_away(self, made: _Made) -> None:
+        """Give the folder in which tools work to whom they run as."""
+        owner = self._layout.owner
+        if made.aside is not None:
+            made.aside.chmod(0o711)
+        if made.temporary is not None:
+            for folder in (made.temporary, made.temporary / "home"):
+                folder.mkdir(0o700)
+                if owner is not None:
+                    os.chown(folder, *owner)
+        if owner is not None and self._adopted is None:
+            os.fchown(made.root, *owner)
 
     async def _track(self) -> None:
         """Read every file, to know later what became of it."""
@@ -346,7 +412,7 @@ class Workspace:
         if self.is_adopted:
             return changes_since(made.baseline, made.root, pause)
         os.fchmod(made.root, stat.S_IRWXU)  # a tool may have taken the right to look away
-        return changes_since(made.baseline, made.root, pause, leaves_out=_is_reserved, open_up=True)
+        return changes_since(made.baseline, made.root, pause, leaves_out=made.is_left_out, open_up=True)
 
     def _settle(self, made: _Made, report_changes: bool) -> None:
         done = CopiedBack()
@@ -390,10 +456,6 @@ def _for_ever() -> bool:
     return True
 
 
-def _is_reserved(path: str) -> bool:
-    return path == RESERVED
-
-
 @attrs.define(eq=False)
 class _Made:
     """A workspace that was made.
@@ -404,8 +466,10 @@ class _Made:
         path: Where tools work: there, or in the folder that was adopted.
         bin: Its folder of tools.
         root: The directory `path`, opened before any tool ran.
+        aside: What lies beside it, and is removed as well.
         baseline: What it held then; None for a folder that was adopted, unless somebody asked.
         origins: Where mounts are copied back to; open.
+        shown: What lies elsewhere and belongs at a place in it.
     """
 
     place: Path
@@ -413,8 +477,21 @@ class _Made:
     path: Path
     bin: Path
     root: int
+    aside: Path | None = None
     baseline: Baseline | None = None
     origins: list[Origin] = attrs.field(factory=list["Origin"])
+    shown: dict[str, Path] = attrs.field(factory=dict[str, Path])
+
+    @property
+    def temporary(self) -> Path | None:
+        """A folder for temporary files; only where the tools' own folder lies beside the workspace."""
+        if self.aside is None or not self.bin.is_relative_to(self.aside):
+            return None
+        return self.aside / "tmp"
+
+    def is_left_out(self, path: str) -> bool:
+        """Return whether a path is not of what tools have in it."""
+        return path == RESERVED or path in self.shown
 
     def close(self) -> None:
         """Close what was held open."""
@@ -425,10 +502,10 @@ class _Made:
         os.close(self.root)
 
 
-def _opened(place: Path, path: Path, tools: Path) -> _Made:
+def _opened(place: Path, path: Path, tools: Path, aside: Path | None) -> _Made:
     held = os.open(place, FOLDER)
     try:
-        return _Made(place, held, path, tools, os.open(path, FOLDER))
+        return _Made(place, held, path, tools, os.open(path, FOLDER), aside)
     except BaseException:
         os.close(held)
         raise
@@ -449,13 +526,13 @@ def _make_reachable(tool: ToolDef, place: Path) -> None:
     """Put a link where the program can be started as it is, else a small script."""
     program = tool.implementation
     if isinstance(program, Program) and not program.args:
-        place.symlink_to(program.path)
+        place.symlink_to(os.path.realpath(program.path))  # a sandbox may not show the links on the way
         return
     if isinstance(program, Program):
-        words = shlex.join([str(program.path), *program.args])
+        words = shlex.join([os.path.realpath(program.path), *program.args])
         script = f'#!/bin/sh\nexec {words} "$@"\n'
     else:
         said = f'heddle: "{tool.name}" is no program and cannot be started from here: call it through heddle'
         script = f"#!/bin/sh\necho {shlex.quote(said)} >&2\nexit 1\n"
     place.write_text(script, encoding="utf-8", errors="surrogateescape")
-    place.chmod(0o700)
+    place.chmod(0o755)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from heddle.workspace.changes import Entry
-from heddle.workspace.copying import Copying, Room
+from heddle.workspace.copying import Copying, Room, make_file
 from heddle.workspace.sources import Source
 from heddle.workspace.trees import FOLDER, Cursor
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-__all__ = ["Origin", "fill", "snapshot"]
+__all__ = ["Origin", "fill", "make_place", "snapshot"]
 
 
 @attrs.frozen(eq=False)
@@ -55,7 +55,13 @@ class Origin:
         os.close(self.folder)
 
 
-def fill(sources: Iterable[Source], root: int, pause: Callable[[], object], origins: list[Origin]) -> dict[str, Entry]:
+def fill(
+    sources: Iterable[Source],
+    root: int,
+    pause: Callable[[], object],
+    origins: list[Origin],
+    owner: tuple[int, int] | None = None,
+) -> dict[str, Entry]:
     """Copy mounts into a workspace in which nobody works yet; return its files by path.
 
     Args:
@@ -63,6 +69,7 @@ def fill(sources: Iterable[Source], root: int, pause: Callable[[], object], orig
         root: The workspace, open.
         pause: Called now and then; it may raise, to stop.
         origins: What is copied back later is added here, open.
+        owner: User and group that all of it is given to; None leaves it ours.
 
     Raises:
         OSError: A mount cannot be copied: it has changed since it was looked at, or there is no room. It is named.
@@ -71,17 +78,23 @@ def fill(sources: Iterable[Source], root: int, pause: Callable[[], object], orig
     for source in sources:
         try:
             with source.lock if source.mount.mode == "rw" else nullcontext():
-                files |= _fill(source, root, pause, origins)
+                files |= _fill(source, root, pause, origins, owner)
         except OSError as error:
             raise _named(source, error) from error
     return files
 
 
-def _fill(source: Source, root: int, pause: Callable[[], object], origins: list[Origin]) -> dict[str, Entry]:
+def _fill(
+    source: Source,
+    root: int,
+    pause: Callable[[], object],
+    origins: list[Origin],
+    owner: tuple[int, int] | None,
+) -> dict[str, Entry]:
     mount = source.mount
-    copying = Copying(Room(mount.max_bytes, mount.max_entries), pause, source.known)
+    copying = Copying(Room(mount.max_bytes, mount.max_entries), pause, source.known, owner)
     *above, last = mount.place.split("/")
-    with Cursor.at(root) as target:
+    with Cursor.at(root, owner) as target:
         if source.path is None:
             target.enter_all([*above, last] if last else [], make=True)
             _write_files(mount.files or {}, target, copying)
@@ -97,25 +110,55 @@ def _fill(source: Source, root: int, pause: Callable[[], object], origins: list[
     return {_joined(mount.place, path): entry for path, entry in copying.entries.items()}
 
 
-def snapshot(source: Source, folder: Path, pause: Callable[[], object]) -> Source:
+def snapshot(source: Source, folder: Path, pause: Callable[[], object], owner: tuple[int, int] | None = None) -> Source:
     """Return a source with the same contents, which nobody changes any more: a copy, in `folder`, of what it is now.
+
+    Args:
+        source: What is copied.
+        folder: Where the copy is made; a file becomes a file of that name.
+        pause: Called now and then; it may raise, to stop.
+        owner: User and group that all of it is given to; None leaves it ours.
 
     Raises:
         OSError: It cannot be copied; it is named.
     """
+    copying = Copying(Room(source.mount.max_bytes, source.mount.max_entries), pause, owner=owner)
     if source.path is None:
-        return source
-    copying = Copying(Room(source.mount.max_bytes, source.mount.max_entries), pause)
+        with Cursor(os.open(folder.parent, FOLDER), owner) as target:
+            target.enter(folder.name, make=True)
+            _write_files(source.mount.files or {}, target, copying)
+        return attrs.evolve(source, copy=folder)
     try:
         original, name = _opened(source.path, is_folder=source.is_folder)
         try:
-            with Cursor(os.open(folder.parent, FOLDER)) as target:
+            with Cursor(os.open(folder.parent, FOLDER), owner) as target:
                 _copy(original, name, target, folder.name, copying)
         finally:
             os.close(original)
     except OSError as error:
         raise _named(source, error) from error
-    return attrs.evolve(source, path=folder, known=copying.entries)
+    return attrs.evolve(source, path=folder, known=copying.entries, copy=folder)
+
+
+def make_place(root: int, place: str, copy: Path, *, link: bool, owner: tuple[int, int] | None) -> None:
+    """Make what a sandbox puts something else over, of the same kind as `copy`; or a link to it.
+
+    Args:
+        root: The workspace, open.
+        place: In it.
+        copy: What belongs there.
+        link: Make a link.
+        owner: User and group that it is given to.
+    """
+    *above, last = place.split("/")
+    with Cursor.at(root, owner) as target:
+        target.enter_all(above, make=True)
+        if link:
+            os.symlink(copy, last, dir_fd=target.fd)
+        elif copy.is_dir():
+            target.enter(last, make=True)
+        else:
+            os.close(make_file(last, target.fd, 0o666))
 
 
 def _copy(folder: int, name: str | None, target: Cursor, new_name: str, copying: Copying) -> None:
@@ -138,7 +181,7 @@ def _write_files(files: Mapping[str, bytes], target: Cursor, copying: Copying) -
     for path, data in files.items():
         copying.pause()
         *folders, name = path.split("/")
-        with Cursor.at(target.fd) as place:
+        with Cursor.at(target.fd, copying.owner) as place:
             place.enter_all(folders, make=True)
             copying.contents(path, data, name, place.fd)
 

@@ -54,6 +54,7 @@ class Source:
         path: What is copied, absolute and free of links; None for contents from memory.
         is_folder: Whether that is a folder.
         known: What is known of its files, by path below it: a snapshot's hashes.
+        copy: Where a copy of it lies that nobody changes any more; None where there is none.
         lock: Held while it is copied in or back, so that scopes of this process that share it see it whole.
     """
 
@@ -62,6 +63,18 @@ class Source:
     path: Path | None
     is_folder: bool
     known: Mapping[str, Entry] = attrs.field(factory=dict[str, Entry])
+    copy: Path | None = None
+
+    @property
+    def shown(self) -> dict[str, Path]:
+        """What of its copy belongs at which place of a workspace."""
+        mount, copy = self.mount, self.copy
+        if copy is None:
+            return {}
+        if mount.files is not None and mount.dest is None:
+            return {path: copy / path for path in mount.files}
+        return {mount.place: copy}
+
     lock: threading.Lock = attrs.field(
         init=False, repr=False, default=attrs.Factory(lambda source: _lock_of(source.path), takes_self=True)
     )

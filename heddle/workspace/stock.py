@@ -13,6 +13,7 @@ from heddle.threads import in_thread, unless_cancelled
 from heddle.workspace.directory import Workspace
 from heddle.workspace.filling import snapshot
 from heddle.workspace.kept import place_for_kept
+from heddle.workspace.layout import AS_COPIES, Layout
 from heddle.workspace.mounts import Mounts
 from heddle.workspace.removal import remove_tree
 from heddle.workspace.sources import Source, checked_for
@@ -39,16 +40,20 @@ class Stock:
         sources: The mounts of the runner. Those that are ``ro`` are copies that nobody changes.
         keep_in: Where workspaces stay; None removes them.
         limiter: How many workspaces are filled or emptied at once.
+        layout: How each is laid out.
     """
 
     home: RunFolder
     sources: tuple[Source, ...] = ()
     keep_in: Path | None = None
     limiter: trio.CapacityLimiter = attrs.field(factory=lambda: trio.CapacityLimiter(MOST_COPYING))
+    layout: Layout = AS_COPIES
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, mounts: Mounts, keep_in: str | Path | None) -> AsyncGenerator[Stock, None]:
+    async def open(
+        cls, mounts: Mounts, keep_in: str | Path | None, home: RunFolder, layout: Layout = AS_COPIES
+    ) -> AsyncGenerator[Stock, None]:
         """Look at the mounts, copy those that are ``ro``, and have a home for the time of the block.
 
         Raises:
@@ -56,13 +61,13 @@ class Stock:
             OSError: A mount cannot be copied.
         """
         kept = None if keep_in is None else place_for_kept(keep_in)
-        home = RunFolder()
+        home.admit(layout.owner)
         copies: list[Path] = []
         try:
             sources: tuple[Source, ...] = ()
             if mounts:
-                sources = await in_thread(_prepared, mounts, home, kept, copies)
-            yield cls(home, sources, kept)
+                sources = await in_thread(_prepared, mounts, home, kept, copies, layout.owner)
+            yield cls(home, sources, kept, layout=layout)
         finally:
             if home.is_ours:  # a forked child that unwinds has only copies
                 with trio.CancelScope(shield=True):
@@ -81,18 +86,30 @@ class Stock:
         sources = self.sources
         if group:
             sources = (*sources, *await in_thread(checked_for, group, self.keep_in, unless_cancelled(), self.sources))
-        return Workspace(label, tools, home=self.home, sources=sources, keep_in=self.keep_in, limiter=self.limiter)
+        return Workspace(
+            label,
+            tools,
+            home=self.home,
+            sources=sources,
+            keep_in=self.keep_in,
+            limiter=self.limiter,
+            layout=self.layout,
+        )
 
 
-def _prepared(mounts: Mounts, home: RunFolder, kept: Path | None, copies: list[Path]) -> tuple[Source, ...]:
+def _prepared(
+    mounts: Mounts, home: RunFolder, kept: Path | None, copies: list[Path], owner: tuple[int, int] | None
+) -> tuple[Source, ...]:
     """Look at mounts, and take copies of what is read-only; they are added to `copies`."""
     pause = unless_cancelled()
     sources = checked_for(mounts, kept, pause)
-    if not any(source.mount.mode == "ro" and source.path is not None for source in sources):
+    if not any(source.mount.mode == "ro" for source in sources):
         return tuple(sources)
     folder = home.new("mounts")
     copies.append(folder)
+    if owner is not None:
+        folder.chmod(0o711)
     return tuple(
-        snapshot(source, folder / str(number), pause) if source.mount.mode == "ro" else source
+        snapshot(source, folder / str(number), pause, owner) if source.mount.mode == "ro" else source
         for number, source in enumerate(sources)
     )

@@ -51,6 +51,7 @@ class RunFolder:
     """
 
     def __init__(self) -> None:
+        self._admits = False
         self._path: Path | None = None
         self._lock = -1
         self._folder = -1
@@ -66,6 +67,17 @@ class RunFolder:
         """Whether this is the process that made it; a forked child has only a copy of what is known."""
         return self._pid == os.getpid()
 
+    @property
+    def path(self) -> Path:
+        """Where it is. Made when first asked for.
+
+        Raises:
+            RunnerClosed: It is closed.
+            WrongProcess: This is a child of the process that has it.
+            OSError: It cannot be made.
+        """
+        return self._now()
+
     def new(self, name: str) -> Path:
         """Make a folder in it, called `name` or `name` and a number.
 
@@ -74,6 +86,20 @@ class RunFolder:
             WrongProcess: This is a child of the process that has it.
             OSError: It cannot be made.
         """
+        with self._mutex:
+            folder = self._now()
+            place = folder / name
+            while True:
+                try:
+                    place.mkdir(0o700)
+                except FileExistsError:
+                    self._made += 1
+                    place = folder / f"{name}-{self._made + 1}"
+                else:
+                    self._taken.add(place)
+                    return place
+
+    def _now(self) -> Path:
         if not self.is_ours:
             raise WrongProcess(self._pid, os.getpid())
         with self._mutex:
@@ -81,16 +107,17 @@ class RunFolder:
                 raise RunnerClosed("the run is over, and so are its workspaces")
             if self._path is None:
                 self._path, self._lock, self._folder = _new_folder()
-            place = self._path / name
-            while True:
-                try:
-                    place.mkdir(0o700)
-                except FileExistsError:
-                    self._made += 1
-                    place = self._path / f"{name}-{self._made + 1}"
-                else:
-                    self._taken.add(place)
-                    return place
+                self._open_up()
+            return self._path
+
+    def admit(self, owner: tuple[int, int] | None) -> None:
+        """Let another user pass, who works in some of its folders. Nobody else can list it."""
+        self._admits = owner is not None
+        self._open_up()
+
+    def _open_up(self) -> None:
+        if self._admits and self._folder >= 0:
+            os.fchmod(self._folder, 0o711)
 
     def give_back(self, place: Path) -> None:
         """Say that a folder of it is not needed any more."""

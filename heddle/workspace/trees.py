@@ -78,15 +78,17 @@ class Cursor:
 
     Attributes:
         fd: The folder. The cursor's own: it is closed when the cursor moves on.
+        owner: User and group that a folder is given to which it makes; None leaves it ours.
     """
 
     fd: int
+    owner: tuple[int, int] | None = None
     _above: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]], init=False)
 
     @classmethod
-    def at(cls, folder: int) -> Self:
+    def at(cls, folder: int, owner: tuple[int, int] | None = None) -> Self:
         """Return a cursor at a folder that somebody else keeps open."""
-        return cls(os.open(".", FOLDER, dir_fd=folder))
+        return cls(os.open(".", FOLDER, dir_fd=folder), owner)
 
     def __enter__(self) -> Self:
         return self
@@ -110,6 +112,9 @@ class Cursor:
                 os.mkdir(name, dir_fd=self.fd)
             except FileExistsError:
                 pass
+            else:
+                if self.owner is not None:
+                    os.chown(name, *self.owner, dir_fd=self.fd, follow_symlinks=False)
         inner = open_folder(name, self.fd) if open_up else os.open(name, FOLDER, dir_fd=self.fd)
         try:
             os.stat(".", dir_fd=inner)  # one that can be listed and not entered could not be left either

@@ -1,0 +1,567 @@
+"""Run programs to their end in a sandbox. How they end is the supervisor's business; what they may do is the tier's.
+
+Three ways, of which a machine offers some: containers that one supervisor inside of bubblewrap makes ahead of the calls
+(`Enclosure`), a container of bubblewrap's own for each call, and keepers that Landlock restricts. The guard starts all
+of them: what a confined program leaves behind falls to a process that it can neither see nor signal.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import socket
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar
+
+import attrs
+
+from heddle.errors import SandboxUnavailable
+from heddle.limits import Limits
+from heddle.process import supervisor
+from heddle.process.guard import CONTAINER, PROGRAM, Guard, GuardError, Line, Watch, interpreter
+from heddle.process.supervised import Extras, SupervisedLauncher, run_to_the_end, send_launch
+from heddle.process.values import Command, Ending, Exit
+from heddle.sandbox import bubblewrap
+from heddle.sandbox.choice import tier_of_folder
+from heddle.sandbox.landlock import SCOPES_SINCE, new_ruleset, tasks_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from heddle.sandbox.policy import Confinement, Network
+    from heddle.sandbox.tiers import Tier
+
+__all__ = ["ConfinedLauncher"]
+
+logger: logging.Logger = logging.getLogger("heddle")
+
+# What a supervisor inside may say on its way out: one line of bubblewrap's, or the end of a traceback.
+LAST_WORDS = 4096
+# 2: one that is ready, and one more while that is being made.
+SPARES = 1
+# 8: as many as an unconfined supervisor keeps.
+IDLE_KEEPERS = 8
+# 2: one call alone needs nothing ready after it.
+WORTH_PREPARING = 2
+_NOTHING = Limits()
+
+
+class ConfinedLauncher(SupervisedLauncher):
+    """Brings programs to their end in a sandbox."""
+
+    def __init__(self, tier: Tier) -> None:
+        super().__init__()
+        self.tier = tier.name
+        self.guarantees = MappingProxyType({**tier.guarantees, "processes": "enforced"})
+        self._tier = tier
+        self._filters = _Filters(tier)
+        self._enclosure = Enclosure(self._guard, tier) if tier.kind == "containers" else None
+
+    async def __aexit__(self, *exception: object) -> None:
+        """End what it has started, and wait until it is gone."""
+        try:
+            if self._enclosure is not None:
+                self._enclosure.close()
+            await super().__aexit__(*exception)
+        finally:
+            self._filters.close()
+
+    def start(self) -> None:
+        """Start the supervisor, and the one inside of it, ahead of the first launch."""
+        super().start()
+        if self._enclosure is not None:
+            self._enclosure.start()
+
+    @asynccontextmanager
+    async def session(self, confinement: Confinement) -> AsyncGenerator[ConfinedSession, None]:
+        """Open a session for the calls of one scope."""
+        session = self.open(confinement)
+        try:
+            yield session
+        finally:
+            session.close()
+
+    def open(self, confinement: Confinement) -> ConfinedSession:
+        """Return a session for the calls of one scope, which is closed by whoever asked for it.
+
+        Raises:
+            SandboxUnavailable: Its workspace cannot be held to what it should be.
+        """
+        tier, enclosure = self._tier, self._enclosure
+        owned: Enclosure | None = None
+        if not tier.reaches(confinement.workspace):
+            tier = tier_of_folder(tier, confinement.workspace, confinement.grants)
+            if enclosure is not None:
+                enclosure = owned = Enclosure(self._guard, tier)
+        return ConfinedSession(
+            tier,
+            confinement,
+            guard=self._guard,
+            enclosure=enclosure,
+            owned=owned,
+            filters=self._filters,
+            survivors=self.survivors,
+        )
+
+
+class ConfinedSession:
+    """Runs the programs of one scope."""
+
+    def __init__(
+        self,
+        tier: Tier,
+        confinement: Confinement,
+        *,
+        guard: Guard,
+        enclosure: Enclosure | None,
+        owned: Enclosure | None,
+        filters: _Filters,
+        survivors: dict[str, tuple[int, ...]],
+    ) -> None:
+        self._tier = tier
+        self._confinement = confinement
+        self._guard = guard
+        self._enclosure = enclosure
+        self._owned = owned
+        self._filters = filters
+        self.survivors = survivors
+        self.guarantees = MappingProxyType({**tier.guarantees, "processes": "enforced"})
+        self._wardrobe: dict[tuple[Network, Limits], Containers | Restricted] = {}
+
+    async def launch(self, command: Command, stdin: bytes, limits: Limits) -> Exit:
+        """Run `command` to its end, and everything that it starts; see `heddle.process.LauncherSession`."""
+        if limits.processes is not None and self._tier.uid == 0:
+            raise SandboxUnavailable(
+                "limits.processes", "tools run as root here, whose processes the kernel does not count; see run_as"
+            )
+        network = self._tier.plan.network if command.network is None else command.network
+        program = _without_links(command.argv[0])
+        if self._tier.kind == "single":
+            command = attrs.evolve(command, argv=(program, *command.argv[1:]))
+            return await self._launch_alone(command, stdin, limits, network)
+        lines = self._lines(network, limits)
+        left = attrs.evolve(limits, memory_bytes=None, processes=None)
+        return await run_to_the_end(
+            lines, command, stdin, left, survivors=self.survivors, extras=Extras(program=program)
+        )
+
+    def _lines(self, network: Network, limits: Limits) -> Containers | Restricted:
+        """Return where keepers come from that are confined to this network and these limits."""
+        # Only what a keeper can be held to once and for all.
+        held = attrs.evolve(_NOTHING, memory_bytes=limits.memory_bytes, processes=limits.processes)
+        lines = self._wardrobe.get((network, held))
+        if lines is None:
+            dress = self._dress(network, held)
+            lines = Restricted(self._guard, dress) if self._enclosure is None else Containers(self._enclosure, dress)
+            self._wardrobe[network, held] = lines
+        return lines
+
+    def _dress(self, network: Network, held: Limits) -> Dress:
+        tier, confinement = self._tier, self._confinement
+        if tier.kind == "containers":
+            binds = bubblewrap.binds_for(tier.plan, confinement.workspace, confinement.places, confinement.reserved)
+            flags = "n" if network == "none" and tier.plan.network == "host" else ""
+            flags += "r" if tier.plan.joins_namespace else ""
+            ruleset = new_ruleset(tier.abi, scopes_only=True) if network == "host" and tier.abi >= SCOPES_SINCE else -1
+        else:
+            binds = ()
+            flags = "s" if tier.abi >= SCOPES_SINCE else ""
+            flags += "r" if tier.user else ""
+            ruleset = new_ruleset(tier.abi, [*tier.grants, *confinement.grants], network=network == "host")
+        return Dress(
+            flags=flags,
+            uid=tier.uid,
+            gid=tier.gid,
+            held=held,
+            binds=binds,
+            filter=self._filters.of(network),
+            ruleset=ruleset,
+            counts_everybody=tier.kind == "landlock",
+        )
+
+    async def _launch_alone(self, command: Command, stdin: bytes, limits: Limits, network: Network) -> Exit:
+        """Run it in a container of bubblewrap's own."""
+        tier, confinement = self._tier, self._confinement
+        plan = attrs.evolve(tier.plan, network=network)
+        binds = bubblewrap.binds_for(plan, confinement.workspace, confinement.places, confinement.reserved)
+        try:
+            started = bubblewrap.single_command(
+                plan,
+                binds,
+                command.argv,
+                cwd=str(command.cwd),
+                seccomp=self._filters.of(network),
+                processes=limits.processes,
+            )
+        except OSError as error:
+            return Exit(ending=Ending.NOT_STARTED, error_number=error.errno or errno.EINVAL, error=str(error))
+        wrapped = attrs.evolve(command, argv=started.argv, cwd=Path("/"))
+        # Between what is started and the tool: bubblewrap, and the first process of its namespace.
+        extras = Extras(user=tier.user, depth=2, handles=tuple(started.handles))
+        try:
+            left = attrs.evolve(limits, processes=None)
+            return await run_to_the_end(self._guard, wrapped, stdin, left, survivors=self.survivors, extras=extras)
+        finally:
+            started.close()
+
+    def close(self) -> None:
+        """Let every keeper of this scope go."""
+        for lines in self._wardrobe.values():
+            lines.close()
+        self._wardrobe.clear()
+        if self._owned is not None:
+            self._owned.close()
+
+
+def _without_links(path: str) -> str:
+    """Return where a program really is: links on the way to it are not in sight in a sandbox."""
+    return os.path.realpath(path)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Dress:
+    """What a keeper is confined to."""
+
+    flags: str
+    uid: int
+    gid: int
+    held: Limits
+    binds: tuple[bubblewrap.Bind, ...]
+    filter: int
+    ruleset: int
+    counts_everybody: bool
+
+    def put_on(self, line: Line) -> None:
+        """Tell a new keeper what it is confined to; its first launch says if that cannot be.
+
+        Raises:
+            OSError: It cannot be told.
+        """
+        # The keeper is one of them. Outside of a user namespace the kernel counts all that the user has.
+        more = (tasks_of(self.uid) if self.counts_everybody else 0) + 1
+        limits = ["", self.held.memory_bytes, "", "", self.held.processes and self.held.processes + more]
+        fields = [self.flags, str(self.uid), str(self.gid), *("" if limit is None else str(limit) for limit in limits)]
+        for bind in self.binds:
+            fields += [bind.mode, bind.source, bind.target]
+        fds = [self.filter] if self.ruleset < 0 else [self.filter, self.ruleset]
+        socket.send_fds(line.socket, [b"N" + os.fsencode("\0".join(fields))], fds)
+
+    def close(self) -> None:
+        """Close what only this scope needs."""
+        if self.ruleset >= 0:
+            os.close(self.ruleset)
+
+
+class Restricted:
+    """Keepers that have restricted themselves, with all that they start; each runs one call after another."""
+
+    def __init__(self, guard: Guard, dress: Dress) -> None:
+        self._guard = guard
+        self._dress = dress
+        self._idle: list[Line] = []
+
+    def take(self) -> Line:
+        """Return a line to a keeper that is free; see `heddle.process.supervised.Lines`."""
+        watch = self._guard.start()
+        while self._idle:
+            line = self._idle.pop()
+            if line.watch is watch:
+                return line
+            line.close()
+        return _dressed(watch, self._dress, self)
+
+    def was_sent(self) -> None:
+        """Do nothing: these keepers are used again."""
+
+    def give_back(self, line: Line) -> None:
+        """Keep a line for the next call, or let its keeper go."""
+        if line.watch.ended or len(self._idle) >= IDLE_KEEPERS:
+            line.close()
+        else:
+            self._idle.append(line)
+
+    def lose(self, watch: Watch) -> None:
+        """Put a supervisor out of use."""
+        self._guard.lose(watch)
+
+    def close(self) -> None:
+        """Let the keepers go."""
+        while self._idle:
+            self._idle.pop().close()
+        self._dress.close()
+
+
+class Containers:
+    """Keepers that each have a container of their own and run one call; the next is ready before it is needed."""
+
+    def __init__(self, enclosure: Enclosure, dress: Dress) -> None:
+        self._enclosure = enclosure
+        self._dress = dress
+        self._spares: list[Line] = []
+        self._calls = 0
+
+    def take(self) -> Line:
+        """Return a line to a keeper that is free; see `heddle.process.supervised.Lines`."""
+        watch = self._enclosure.start()
+        self._spares = [line for line in self._spares if line.watch is watch]
+        line = self._spares.pop() if self._spares else None
+        if line is None:
+            line = self._enclosure.take_blank()
+            _put_on(line, self._dress)
+        return line
+
+    def was_sent(self) -> None:
+        """Make the next one while the call runs."""
+        self._enclosure.refill()
+        self._calls += 1
+        if self._calls < WORTH_PREPARING or len(self._spares) >= SPARES:
+            return
+        try:
+            self._spares.append(_dressed(self._enclosure.start(), self._dress, self))
+        except (OSError, GuardError):
+            pass  # the call that needs it says so
+
+    def give_back(self, line: Line) -> None:
+        """Let a keeper go that has run its call."""
+        line.close()
+
+    def lose(self, watch: Watch) -> None:
+        """Put a supervisor out of use."""
+        self._enclosure.lose(watch)
+
+    def close(self) -> None:
+        """Let the keepers go."""
+        while self._spares:
+            self._spares.pop().close()
+        self._dress.close()
+
+
+def _dressed(watch: Watch, dress: Dress, lines: Containers | Restricted) -> Line:
+    """Return a line to a new keeper that is confined.
+
+    Raises:
+        GuardError: None can be made.
+        BlockingIOError: The supervisor has as much to do as its socket holds.
+    """
+    try:
+        line = watch.add_keeper(confined=True)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno in {errno.EPIPE, errno.ECONNRESET}:
+            lines.lose(watch)
+        raise GuardError(f"the host cannot make a way to a keeper: {error}") from error
+    _put_on(line, dress)
+    return line
+
+
+def _put_on(line: Line, dress: Dress) -> None:
+    try:
+        dress.put_on(line)
+    except BaseException as error:
+        line.close()
+        if isinstance(error, (BrokenPipeError, ConnectionResetError)):
+            raise GuardError(line.watch.why_it_ended()) from error
+        raise
+
+
+class Enclosure:
+    """A supervisor inside of bubblewrap, for any number of scopes: started when first needed, replaced when lost."""
+
+    def __init__(self, guard: Guard, tier: Tier) -> None:
+        self._guard = guard
+        self._tier = tier
+        self._plan = tier.plan
+        self._watch: Inner | None = None
+        self._is_over = False
+
+    def start(self) -> Inner:
+        """Return the supervisor in charge, starting one when there is none that can be trusted.
+
+        Raises:
+            GuardError: It cannot be started here.
+        """
+        watch = self._watch
+        if watch is not None and not watch.is_sound():
+            self.lose(watch)
+            watch = None
+        if watch is None:
+            watch = self._watch = self._started()
+            self._add_blank(watch)
+        return watch
+
+    def take_blank(self) -> Line:
+        """Return a line to a keeper whose container is made, or being made, and which is not confined yet."""
+        watch = self.start()
+        if not watch.idle:
+            self._add_blank(watch)
+        if not watch.idle:
+            raise GuardError(watch.why_it_ended())
+        return watch.idle.pop()
+
+    def refill(self) -> None:
+        """Make the next container ahead."""
+        if self._watch is not None and not self._watch.ended and len(self._watch.idle) < SPARES:
+            self._add_blank(self._watch)
+
+    def _add_blank(self, watch: Inner) -> None:
+        try:
+            watch.idle.append(watch.add_keeper(confined=True))
+        except BlockingIOError:
+            raise
+        except OSError:
+            pass  # whoever needs it says so
+
+    def lose(self, watch: Watch) -> None:
+        """Put a supervisor out of use; the calls on its lines end by themselves."""
+        if not watch.ended:
+            watch.kill()
+        if self._watch is watch:
+            self._watch = None
+
+    def close(self) -> None:
+        """End the supervisor, and everything below it."""
+        self._is_over = True
+        if self._watch is not None:
+            self._watch.kill()
+            self._watch = None
+
+    def _started(self) -> Inner:
+        line = self._guard.take()
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        said, saying = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        owned = [said]
+        started: bubblewrap.Started | None = None
+        given: list[int] = []
+        try:
+            near.setblocking(False)
+            given = [os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), saying, os.pidfd_open(os.getpid())]
+            python = interpreter()
+            started = bubblewrap.session_command(
+                self._plan,
+                os.path.realpath(python),
+                {"process": PROGRAM.parent, "sandbox": CONTAINER.parent},
+                [
+                    f"{bubblewrap.PROGRAMS}/process/{PROGRAM.name}",
+                    supervisor.VERSION,
+                    f"{bubblewrap.PROGRAMS}/sandbox",
+                    "1" if self._plan.network == "none" else "0",
+                    str(self._plan.tmp_bytes),
+                ],
+            )
+            null, error, host = given
+            fds = [null, null, error, far.fileno(), host, *started.handles]
+            command = Command(argv=started.argv, cwd=Path("/"), environment={"PATH": os.defpath})
+            send_launch(line.socket, command, _NOTHING, fds, Extras(user=self._tier.user))
+            owned.clear()
+        except OSError as error:
+            near.close()
+            line.close()
+            raise GuardError(f"bubblewrap cannot be started: {error}") from error
+        except BaseException:
+            near.close()
+            line.close()
+            raise
+        finally:
+            far.close()
+            for fd in [*given, *owned]:
+                os.close(fd)
+            if started is not None:
+                started.close()
+        return Inner(control=near, session=line, said=said)
+
+
+@attrs.define(eq=False, kw_only=True)
+class Inner(Watch):
+    """A supervisor inside of bubblewrap. What runs in its containers cannot reach it.
+
+    Attributes:
+        session: The line to the guard's keeper that runs bubblewrap as if it were a tool.
+        said: What bubblewrap, and Python, write to standard error.
+    """
+
+    session: Line
+    said: int
+    # 10 s: some hundred times what bubblewrap and Python take to start.
+    making_seconds: ClassVar[float] = 10.0
+    is_gone: bool = False
+
+    def is_sound(self) -> bool:
+        """Return whether it is there."""
+        if self.ended or self.session.watch.ended:
+            return False
+        while not self.is_gone:
+            try:
+                message = self.session.socket.recv(4096)
+            except BlockingIOError:
+                break
+            except OSError:
+                message = b""
+            if message[:1] == b"R":
+                self.session.pid = int(message[1:])
+                continue
+            self.is_gone = True
+            if message[:1] == b"F":
+                self.last_words = message.partition(b"\0")[2].decode("utf-8", "replace")
+        return not self.is_gone
+
+    def kill(self) -> None:
+        """End it, and everything in it: its keeper at the guard does that when its line is closed."""
+        self.is_sound()
+        self._listen_to_the_end()
+        for line in [*self.lines]:
+            if line in self.idle:
+                line.close()
+        self.close()
+        self.session.close()
+        if self.said >= 0:
+            os.close(self.said)
+            self.said = -1
+
+    def is_reaped(self) -> bool:
+        """Return whether it has ended."""
+        return not self.is_sound()
+
+    def why_it_ended(self) -> str:
+        """Return what bubblewrap said, as far as it said anything."""
+        self._listen_to_the_end()
+        return f"bubblewrap has ended: {self.last_words or 'it did not say why'}"
+
+    def _listen_to_the_end(self) -> None:
+        if self.said < 0:
+            return
+        try:
+            text = os.read(self.said, LAST_WORDS).decode("utf-8", "replace").strip()
+        except OSError:
+            return
+        self.last_words = text.splitlines()[-1] if text else self.last_words
+
+    def forget(self) -> None:
+        """In a forked child: close the copies."""
+        super().forget()
+        os.close(self.said)
+
+
+class _Filters:
+    """The filters of system calls, each in an open file; made when first needed."""
+
+    def __init__(self, tier: Tier) -> None:
+        self._tier = tier
+        self._made: dict[Network, int] = {}
+
+    def of(self, network: Network) -> int:
+        """Return the filter for tools with such a network, open."""
+        if network not in self._made:
+            fd = os.memfd_create("heddle-filter", os.MFD_CLOEXEC)
+            os.write(fd, self._tier.filter_for(network))
+            os.lseek(fd, 0, os.SEEK_SET)
+            self._made[network] = fd
+        return self._made[network]
+
+    def close(self) -> None:
+        """Close them."""
+        while self._made:
+            os.close(self._made.popitem()[1])

@@ -1,0 +1,302 @@
+"""The command lines of bubblewrap: one that a whole runner shares, and one for a single call. Nothing is started here.
+
+What the caller names is bound by open handle, never by a path that could lead elsewhere by then; the whole list of
+options goes through a file without a name, so that no other process sees the paths in it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import attrs
+
+from heddle.sandbox.policy import Grant, Network
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+__all__ = ["Bind", "Plan", "Started", "binds_for", "session_command", "single_command"]
+
+# Where a supervisor inside expects its control socket and its handle on the host; what is bound comes after them.
+FIRST_HANDLE = 3
+PROGRAMS = "/.heddle"
+# Programs and libraries. The four links are folders of /usr on most systems, and folders of their own on others.
+SYSTEM = ("/usr", "/opt", "/nix/store")
+LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+# What of /etc programs need to run: no keys, no passwords, nothing of the machine's services.
+PUBLIC_ETC = (
+    *(
+        "alternatives",
+        "ca-certificates",
+        "ca-certificates.conf",
+        "ssl/certs",
+        "ssl/openssl.cnf",
+        "pki/tls",
+        "pki/ca-trust",
+    ),
+    *(
+        "crypto-policies",
+        "ld.so.cache",
+        "ld.so.conf",
+        "ld.so.conf.d",
+        "hosts",
+        "host.conf",
+        "nsswitch.conf",
+        "gai.conf",
+    ),
+    *("protocols", "services", "mime.types", "localtime", "timezone", "locale.alias", "locale.conf", "default/locale"),
+    *("passwd", "group", "os-release", "fonts", "profile", "bash.bashrc", "inputrc", "terminfo", "java", "magic"),
+)
+RESOLVER = "/etc/resolv.conf"
+# Inside: each call's own folder for temporary files, and a home that is thrown away.
+TMP, SHM = "/tmp", "/dev/shm"  # noqa: S108 - inside the container
+# What a supervisor inside needs, for its own namespaces and for nothing outside of them: mounts, other users and the
+# ways to their files, the loopback device, and to give up the right to have any of it.
+CAPABILITIES = ("SYS_ADMIN", "SETPCAP", "SETFCAP", "SETUID", "SETGID", "NET_ADMIN", "DAC_READ_SEARCH")
+# Sets the most processes inside of the new user namespace, where the kernel counts them apart: shells differ in the
+# letter for it.
+MOST_PROCESSES = 'ulimit -p "$0" 2>/dev/null || ulimit -u "$0" || exit 125; exec "$@"'
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """What all containers of a runner have in common.
+
+    Attributes:
+        bwrap: The program.
+        network: The policy's.
+        grants: What every container sees, in order; a later one inside an earlier one wins. Free of links.
+        roots: Folders that hold workspaces: of each, a container sees its own workspace alone.
+        tmp_bytes: The size of ``/tmp`` and of ``/dev/shm``.
+        is_root: Tools run as the host's root. Then of ``/etc`` they see what is public, and nothing else.
+        joins_namespace: The host is root and its tools are somebody else: both are known inside.
+    """
+
+    bwrap: str
+    network: Network
+    grants: tuple[Grant, ...] = ()
+    roots: tuple[Path, ...] = ()
+    tmp_bytes: int
+    is_root: bool = False
+    joins_namespace: bool = False
+
+
+@attrs.frozen
+class Bind:
+    """Something that a container sees at a place; without a source, an empty folder that covers what is there."""
+
+    mode: Literal["r", "w"]
+    source: str
+    target: str
+
+
+@attrs.define(eq=False)
+class Started:
+    """A command that is ready to be started, with what it is to hold open. Close it when it was sent off."""
+
+    argv: tuple[str, ...]
+    handles: list[int]
+
+    def close(self) -> None:
+        """Close what was opened for it."""
+        while self.handles:
+            os.close(self.handles.pop())
+
+
+def session_command(plan: Plan, python: str, programs: Mapping[str, Path], words: Sequence[str]) -> Started:
+    """Return the command of a supervisor for all containers, which expects its control socket as descriptor 3.
+
+    Args:
+        plan: What its containers have in common.
+        python: The interpreter, which is the host's own.
+        programs: The supervisor's folders, by the name that each has inside.
+        words: What the supervisor is started with, its own path in it first.
+
+    Raises:
+        OSError: Something that is granted cannot be opened.
+    """
+    options = _Options(FIRST_HANDLE + 3)  # after the control socket, the host's handle and the list of options
+    # A user 0 of this namespace alone may mount the terminals; every container maps it back to who it is.
+    options.add("--uid", "0", "--gid", "0", "--as-pid-1")
+    try:
+        _machine(options, plan)
+        for capability in CAPABILITIES:
+            options.add("--cap-add", f"CAP_{capability}")
+        for folder in dict.fromkeys(_folders_of_python(python)):
+            options.bind("r", folder, str(folder))
+        for name, path in programs.items():
+            options.bind("r", path, f"{PROGRAMS}/{name}")
+        # The outer first: one that is bound later lies over what it holds.
+        everything = [*(Grant(root, "rw") for root in plan.roots), *plan.grants]
+        for grant in sorted(everything, key=lambda each: len(each.path.parts)):
+            options.bind("r" if grant.mode == "ro" else "w", grant.path, str(grant.path))
+        options.add("--remount-ro", "/", "--chdir", "/")
+        if plan.joins_namespace:  # it comes as the last descriptor
+            options.add("--userns", str(options.first + len(options.handles)))
+        else:
+            options.add("--unshare-user")
+        options.add("--", python, "-I", "-S", *words)
+        return options.command(plan.bwrap, at=FIRST_HANDLE + 2)
+    except BaseException:
+        options.close()
+        raise
+
+
+def single_command(
+    plan: Plan, binds: Iterable[Bind], argv: Sequence[str], *, cwd: str, seccomp: int, processes: int | None
+) -> Started:
+    """Return the command of one call in a container of its own.
+
+    Args:
+        plan: As for a session.
+        binds: What this call sees of its workspace.
+        argv: The tool's own command.
+        cwd: Where it is started.
+        seccomp: The filter, in an open file; it is opened again, to be read from its beginning.
+        processes: How many it may have.
+
+    Raises:
+        OSError: Something that is granted cannot be opened.
+    """
+    options = _Options(FIRST_HANDLE + 1)
+    options.add("--unshare-user", "--new-session")
+    if plan.network == "none":
+        options.add("--unshare-net")
+    try:
+        _machine(options, plan)
+        options.add("--size", str(plan.tmp_bytes), "--perms", "1777", "--tmpfs", TMP)
+        options.add("--perms", "0700", "--dir", f"{TMP}/home")
+        for grant in plan.grants:
+            options.bind("r" if grant.mode == "ro" else "w", grant.path, str(grant.path))
+        for bind in binds:
+            if bind.source:
+                options.bind(bind.mode, Path(bind.source), bind.target)
+        options.add("--remount-ro", "/", "--chdir", cwd)
+        options.add("--seccomp", options.hold(os.open(f"/proc/self/fd/{seccomp}", os.O_RDONLY | os.O_CLOEXEC)))
+        limited = [] if processes is None else ["/bin/sh", "-c", MOST_PROCESSES, str(processes + 1)]
+        options.add("--", *limited, *argv)
+        return options.command(plan.bwrap, at=FIRST_HANDLE)
+    except BaseException:
+        options.close()
+        raise
+
+
+def binds_for(plan: Plan, workspace: Path, places: Mapping[str, Path], reserved: Path | None) -> tuple[Bind, ...]:
+    """Return what the containers of one scope see beside what all of them do.
+
+    Args:
+        plan: Of the session.
+        workspace: Where the calls work: in one of the plan's roots, or granted.
+        places: What is read at a place in it, and is elsewhere.
+        reserved: The folder of tools, read-only wherever it is.
+    """
+    binds = [Bind("w", "", str(root)) for root in plan.roots if not _is_in_tmp(root)]
+    hidden = [
+        grant for grant in plan.grants if _is_in_tmp(grant.path) or any(map(grant.path.is_relative_to, plan.roots))
+    ]
+    binds += [Bind("r" if grant.mode == "ro" else "w", str(grant.path), str(grant.path)) for grant in hidden]
+    binds.append(Bind("w", str(workspace), str(workspace)))
+    if reserved is not None:
+        binds.append(Bind("r", str(reserved), str(reserved)))
+    # Each folder on the way is a mount of its own, so that no tool can put another one in its place.
+    above = {str(parent) for place in places for parent in Path(place).parents if str(parent) != "."}
+    binds += [Bind("w", str(workspace / place), str(workspace / place)) for place in sorted(above)]
+    binds += [Bind("r", str(path), str(workspace / place)) for place, path in sorted(places.items())]
+    return tuple(binds)
+
+
+def _is_in_tmp(path: Path) -> bool:
+    return path.is_relative_to(TMP)
+
+
+def _machine(options: _Options, plan: Plan) -> None:
+    """Namespaces, programs, devices: what every container of heddle has."""
+    options.add("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
+    options.add("--die-with-parent", "--hostname", "heddle", "--cap-drop", "ALL")
+    for path in SYSTEM:
+        options.add("--ro-bind-try", path, path)
+    for path in LINKS:
+        if os.path.islink(path):
+            options.add("--symlink", os.readlink(path), path)
+        else:
+            options.add("--ro-bind-try", path, path)
+    for path in (f"/etc/{name}" for name in PUBLIC_ETC) if plan.is_root else ("/etc",):
+        options.add("--ro-bind-try", path, path)
+    if plan.network == "host":
+        _bind_resolver(options, plan)
+    options.add("--proc", "/proc")
+    if plan.is_root:
+        options.add("--ro-bind", "/proc/sys", "/proc/sys")
+    options.add("--dev", "/dev", "--size", str(plan.tmp_bytes), "--perms", "1777", "--tmpfs", SHM)
+    options.add("--remount-ro", "/dev", "--perms", "1777", "--dir", TMP)
+
+
+def _bind_resolver(options: _Options, plan: Plan) -> None:
+    """Put the file that says who resolves names where its link leads: often a place that is not in sight."""
+    real = os.path.realpath(RESOLVER)
+    if not os.path.exists(real):
+        return
+    if plan.is_root or not real.startswith("/etc/"):
+        options.bind("r", Path(real), real)
+    if plan.is_root and real != RESOLVER:
+        options.add("--symlink", real, RESOLVER)
+
+
+def _folders_of_python(python: str) -> Iterator[Path]:
+    """Yield where the interpreter and its library are, as far as the system's own folders do not hold them."""
+    for path in (Path(python).parent, Path(sys.base_prefix)):
+        folder = Path(os.path.realpath(path))
+        if not any(folder.is_relative_to(system) for system in (*SYSTEM, *LINKS)):
+            yield folder
+
+
+@attrs.define(eq=False)
+class _Options:
+    """A list of options on its way, and the handles that it speaks of."""
+
+    first: int
+    words: list[str] = attrs.field(factory=list[str])
+    handles: list[int] = attrs.field(factory=list[int])
+    # Folders that are there, or were bound with all that is in them.
+    made: set[str] = attrs.field(factory=lambda: {*SYSTEM, *LINKS, "/etc", "/dev", "/proc", TMP})
+
+    def add(self, *words: str) -> None:
+        self.words += words
+
+    def hold(self, fd: int) -> str:
+        """Keep a descriptor, and return the number that it will have in the program."""
+        self.handles.append(fd)
+        return str(self.first + len(self.handles) - 1)
+
+    def bind(self, mode: Literal["r", "w"], path: Path, target: str) -> None:
+        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        number = self.hold(fd)
+        if stat.S_ISLNK(os.fstat(fd).st_mode):
+            raise OSError(f"{path} has become a link")
+        # Made here and not by the way: then for nobody but root, as bubblewrap does for a handle.
+        for folder in reversed(Path(target).parents[:-1]):
+            if str(folder) not in self.made:
+                self.made.add(str(folder))
+                self.add("--perms", "0755", "--dir", str(folder))
+        self.add("--ro-bind-fd" if mode == "r" else "--bind-fd", number, target)
+
+    def command(self, bwrap: str, *, at: int) -> Started:
+        """Return the command; what comes before ``--`` goes through a file."""
+        end = self.words.index("--")
+        options = os.memfd_create("heddle-options", os.MFD_CLOEXEC)
+        try:
+            with open(options, "wb", closefd=False) as file:
+                file.write(b"".join(os.fsencode(word) + b"\0" for word in self.words[:end]))
+            os.lseek(options, 0, os.SEEK_SET)
+        except BaseException:
+            os.close(options)
+            raise
+        return Started((bwrap, "--args", str(at), *self.words[end:]), [options, *self.handles])
+
+    def close(self) -> None:
+        for fd in self.handles:
+            os.close(fd)

@@ -1,0 +1,296 @@
+"""Which tier confines the calls of a runner: the strongest that works here and that the policy lets be taken.
+
+A tier that cannot hold what the policy asks for is passed over and said; where none is left nothing is run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pwd
+import stat
+import tempfile
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import attrs
+
+from heddle.errors import DefinitionError, SandboxUnavailable
+from heddle.sandbox import trials
+from heddle.sandbox.bubblewrap import LINKS, SYSTEM, Plan
+from heddle.sandbox.landlock import SCOPES_SINCE, landlock_abi
+from heddle.sandbox.policy import NOBODY, BackendName, Grant, Sandbox
+from heddle.sandbox.tiers import Kind, Tier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+__all__ = ["choose", "grants_of", "guarantees_of", "tier_of_folder"]
+
+logger: logging.Logger = logging.getLogger("heddle")
+
+# The ways to try for each name, in order.
+WAYS: Mapping[BackendName, Sequence[Kind]] = {
+    "auto": ("containers", "single", "landlock"),
+    "bubblewrap": ("containers", "single"),
+    "landlock": ("landlock",),
+    "seatbelt": (),
+}
+# Since which version Landlock holds that a file is cut to nothing.
+_HOLDS_TRUNCATE = 3
+# What a container has of its own.
+OWN = ("/tmp", "/proc", "/dev")  # noqa: S108 - names, not uses
+_said: set[str] = set()
+
+
+def choose(sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence[Path]) -> Tier:
+    """Return what will confine calls. Blocks for a moment where it has not been tried yet.
+
+    Args:
+        sandbox: The policy.
+        grants: What every call may use, in order; see `grants_of`.
+        roots: Folders in which workspaces are made.
+
+    Raises:
+        SandboxUnavailable: Nothing here can hold the policy; each reason is named, with what to do.
+    """
+    reasons: list[str] = []
+    for kind in WAYS[sandbox.backend]:
+        reason = _why_not(kind, sandbox, grants)
+        if reason is None:
+            tier = _tier(kind, sandbox, grants, roots)
+            _say_what_is_less(tier, reasons)
+            return tier
+        reasons.append(reason)
+    if sandbox.backend == "seatbelt":
+        reasons.append(trials.try_seatbelt().reason)
+    raise SandboxUnavailable(
+        "sandbox", "nothing here can confine tools, so none is run. " + " ".join(_once_each(reasons))
+    )
+
+
+def grants_of(sandbox: Sandbox, programs: Iterable[Path], roots: Sequence[Path]) -> tuple[Grant, ...]:
+    """Return what every call may use beside its workspace and the system: of two that meet, the inner one wins.
+
+    Args:
+        sandbox: The policy.
+        programs: The tools' files. Each may be read with the folder that it is in, where that is a folder of tools.
+        roots: Folders in which workspaces are made.
+
+    Raises:
+        DefinitionError: A path of the policy is not there.
+    """
+    missing = [str(path) for path in (*sandbox.read, *sandbox.write) if not path.exists()]
+    if missing:
+        raise DefinitionError(f"the sandbox names what is not there: {', '.join(missing)}")
+    for path in (*sandbox.read, *sandbox.write):
+        _refuse_too_much(path, Path(os.path.realpath(path)), writes=path in sandbox.write)
+    wanted = [(Grant(Path(os.path.realpath(path)), "ro"), 0) for path in sandbox.read]
+    wanted += [(Grant(Path(os.path.realpath(path)), "rw"), 1) for path in sandbox.write]
+    places = dict.fromkeys(_place_of(Path(os.path.realpath(path)), roots) for path in programs)
+    wanted += [(Grant(place, "ro"), 2) for place in places if not _is_of_the_system(place)]
+    # The outer first; of the same path, what is written over what is read, and a tool's own folder over both.
+    return tuple(
+        grant for grant, _ in sorted(dict.fromkeys(wanted), key=lambda each: (len(each[0].path.parts), each[1]))
+    )
+
+
+def _refuse_too_much(path: Path, real: Path, *, writes: bool) -> None:
+    """Refuse a path with which little is left of a sandbox, or that is another one inside."""
+    if any(Path(own).is_relative_to(real) for own in OWN):
+        raise DefinitionError(f"a sandbox cannot grant {path}: every call has its own. Name the folders in it")
+    if writes and any(Path(system).is_relative_to(real) for system in (*SYSTEM, *LINKS, "/etc")):
+        raise DefinitionError(f"a sandbox in which tools may write {path} is none. Name the folder that they need")
+
+
+def _place_of(program: Path, roots: Sequence[Path]) -> Path:
+    """Return the folder of a tool, or only its file where that folder is one for everything."""
+    folder = program.parent
+    home = Path(os.path.realpath(Path.home()))
+    shared = (home, Path(os.path.realpath(tempfile.gettempdir())), *roots)
+    return program if any(place.is_relative_to(folder) for place in shared) else folder
+
+
+def _is_of_the_system(path: Path) -> bool:
+    return any(path.is_relative_to(system) for system in (*SYSTEM, *LINKS))
+
+
+def _why_not(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant]) -> str | None:
+    """Return why this way cannot be taken, as a sentence; None when it can."""
+    if kind == "landlock":
+        if sandbox.require == "namespaces":
+            return "Landlock would be left, and require='namespaces' refuses it."
+        inner = next(
+            (grant.path for grant in grants if grant.mode == "ro" and _is_inside_writable(grant, grants)), None
+        )
+        if inner is not None:
+            return f"Landlock cannot keep {inner} read-only inside of a folder that may be written."
+        trial = trials.try_landlock()
+        return None if trial.works else _sentence("Landlock", trial)
+    bwrap, missing = trials.find_bubblewrap()
+    if missing is not None or bwrap is None:
+        return _sentence("bubblewrap", missing) if missing is not None else "bubblewrap is missing."
+    trial = (trials.try_containers if kind == "containers" else trials.try_single)(bwrap, sandbox.network)
+    return None if trial.works else _sentence("bubblewrap", trial)
+
+
+def _is_inside_writable(grant: Grant, grants: Sequence[Grant]) -> bool:
+    return any(outer.mode == "rw" and grant.path.is_relative_to(outer.path) for outer in grants)
+
+
+def _sentence(what: str, trial: trials.Trial) -> str:
+    """Return a trial's failure as sentences."""
+    fix = f" {trial.fix[:1].upper()}{trial.fix[1:].rstrip('.')}." if trial.fix else ""
+    return f"{what}: {trial.reason}.{fix}"
+
+
+def _once_each(sentences: Iterable[str]) -> Iterable[str]:
+    return dict.fromkeys(sentences)
+
+
+def _tier(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence[Path]) -> Tier:
+    uid, gid = _user_for(kind, sandbox, grants, roots)
+    bwrap, _ = trials.find_bubblewrap()
+    abi = _abi()
+    plan = Plan(
+        bwrap=bwrap or "",
+        network=sandbox.network,
+        grants=tuple(grants),
+        roots=tuple(roots),
+        tmp_bytes=sandbox.tmp_bytes,
+        is_root=uid == 0,
+        joins_namespace=kind == "containers" and uid != os.geteuid(),
+    )
+    return Tier(
+        name="landlock" if kind == "landlock" else "bubblewrap",
+        kind=kind,
+        plan=plan,
+        abi=abi,
+        uid=uid,
+        gid=gid,
+        guarantees=guarantees_of(kind, sandbox, abi, uid),
+    )
+
+
+def tier_of_folder(tier: Tier, folder: Path, grants: Sequence[Grant]) -> Tier:
+    """Return the tier for a workspace that lies where `tier` does not reach: one that the host has brought.
+
+    As root, its tools run as whoever the folder belongs to.
+    """
+    uid, gid = tier.uid, tier.gid
+    if os.geteuid() == 0:
+        info = folder.stat()
+        if not _may(info, uid, gid, stat.S_IRWXO):
+            uid, gid = info.st_uid, info.st_gid
+    if uid == 0 and tier.uid != 0:
+        _say_once(f"tools run as root in {folder}, which belongs to root: some limits have no effect")
+    plan = attrs.evolve(
+        tier.plan,
+        grants=(*tier.plan.grants, *grants),
+        roots=(),
+        is_root=uid == 0,
+        joins_namespace=tier.kind == "containers" and uid != os.geteuid(),
+    )
+    guarantees = {**tier.guarantees, "process_limit": "no"} if uid == 0 else tier.guarantees
+    return attrs.evolve(tier, plan=plan, uid=uid, gid=gid, guarantees=guarantees)
+
+
+def _abi() -> int:
+    try:
+        return landlock_abi()
+    except SandboxUnavailable:
+        return 0
+
+
+def _user_for(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence[Path]) -> tuple[int, int]:
+    """Return who tools run as: as root somebody else, where the files let them.
+
+    Raises:
+        SandboxUnavailable: The policy names a user who may not use what it grants.
+    """
+    if os.geteuid() != 0:
+        return os.geteuid(), os.getegid()
+    if sandbox.run_as == 0:
+        return 0, 0
+    uid = NOBODY if sandbox.run_as is None else sandbox.run_as
+    gid = _group_of(uid)
+    # Inside of namespaces the way to a file is not the host's: only the file itself has to let them.
+    obstacle = _obstacle(uid, gid, grants, whole_way=() if kind == "containers" else roots)
+    if obstacle is None:
+        return uid, gid
+    if sandbox.run_as is not None:
+        raise SandboxUnavailable(f"run_as={uid}", f"that user {obstacle}: change its mode, or leave run_as out")
+    _say_once(f"tools run as root, because user {uid} {obstacle}: some limits have no effect")
+    return 0, 0
+
+
+def _group_of(uid: int) -> int:
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return uid
+
+
+def _obstacle(uid: int, gid: int, grants: Sequence[Grant], whole_way: Sequence[Path]) -> str | None:
+    """Return what a user may not do that tools must be able to; None when there is nothing.
+
+    Where there are folders in `whole_way`, the way to each of them and to each grant counts too.
+    """
+    for grant in grants:
+        info = grant.path.stat()
+        needed = stat.S_IROTH | (stat.S_IXOTH if stat.S_ISDIR(info.st_mode) else 0)
+        needed |= stat.S_IWOTH if grant.mode == "rw" else 0
+        if not _may(info, uid, gid, needed):
+            return f"may not {'write' if needed & stat.S_IWOTH else 'read'} {grant.path}"
+    if whole_way:
+        for path in (*(grant.path for grant in grants), *whole_way):
+            for parent in path.parents:
+                if not _may(parent.stat(), uid, gid, stat.S_IXOTH):
+                    return f"may not pass through {parent}"
+    return None
+
+
+def _may(info: os.stat_result, uid: int, gid: int, needed: int) -> bool:
+    """Return whether a mode gives a user what is `needed`, in the bits of others."""
+    mode = info.st_mode
+    if info.st_uid == uid:
+        mode >>= 6
+    elif info.st_gid == gid:
+        mode >>= 3
+    return mode & needed == needed
+
+
+def guarantees_of(kind: Kind, sandbox: Sandbox, abi: int, uid: int) -> Mapping[str, str]:
+    """Return what holds in one way of confining, word by word: ``enforced``, ``partial`` or ``no``.
+
+    Args:
+        kind: The way.
+        sandbox: The policy.
+        abi: The version of Landlock.
+        uid: Who tools run as.
+    """
+    apart = kind != "landlock"
+    words = {
+        "reads": "enforced",
+        "writes": "enforced" if apart or abi >= _HOLDS_TRUNCATE else "partial",
+        "network": "enforced" if sandbox.network == "none" else "no",
+        "signals": "enforced" if apart or abi >= SCOPES_SINCE else "no",
+        "other_calls": "enforced" if apart else "partial",
+        "process_limit": "no" if uid == 0 else "enforced" if apart else "partial",
+        "memory_limit": "partial",
+        "temporary_files_limit": "enforced" if apart else "no",
+    }
+    return MappingProxyType(words)
+
+
+def _say_what_is_less(tier: Tier, reasons: Sequence[str]) -> None:
+    """Say once why a stronger tier was not taken."""
+    if reasons and tier.kind == "landlock":
+        _say_once("calls are confined by Landlock, not by namespaces. " + " ".join(_once_each(reasons)))
+
+
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        logger.warning("%s", text)
