@@ -75,6 +75,12 @@ class ScopePlace:
         elif self._session is None:
             self._session = await stack.enter_async_context(launcher.session(confinement()))
 
+    def guarantees_for(self, command: Command) -> Mapping[str, str]:
+        """Return what holds for one of its programs."""
+        if self._confined is not None and command.network == "none":
+            return {**self.guarantees, "network": "enforced"}
+        return self.guarantees
+
     def variables(self, inherit: tuple[str, ...]) -> dict[str, str]:
         """Return what a program that asks for `inherit` gets; the host's variables as they were at its first call."""
         known = self._variables.get(inherit)

@@ -66,6 +66,7 @@ class CallReport:
         tier: What really confined the call: ``none``, ``in_process``, a backend's name; None when nothing started.
         guarantees: What holds in this tier, word by word: ``enforced``, ``partial`` or ``no``. ``processes`` is the
             promise that nothing which the call started is alive after it.
+        asked: What the tool itself asks for in a sandbox, which it gets only where that is less than the host's policy.
         left_behind: Processes that were still alive when the tool itself had ended, and were ended then. A helper
             that a language runtime keeps (multiprocessing's resource tracker) counts as well.
         survivors: Processes that could not be ended: stuck in the kernel, or out of reach. Their workspace is kept.
@@ -85,6 +86,7 @@ class CallReport:
     stderr_tail: str = ""
     tier: str | None = None
     guarantees: Mapping[str, str] = attrs.field(factory=dict[str, str], hash=False)
+    asked: Mapping[str, str] = attrs.field(factory=dict[str, str], hash=False)
     left_behind: int = 0
     survivors: tuple[int, ...] = ()
     operation_id: str = ""
@@ -97,6 +99,7 @@ class CallReport:
         values: dict[str, JSON] = {name: getattr(self, name) for name in _REPORT_FIELDS}
         values["started_at"] = None if self.started_at is None else self.started_at.isoformat()
         values["guarantees"] = {**self.guarantees}
+        values["asked"] = {**self.asked}
         values["survivors"] = [*self.survivors]
         values["truncated"] = [*sorted(self.truncated)]
         return values

@@ -248,6 +248,7 @@ class Runner:
         Raises:
             DefinitionError: `tools` names what the registry does not have, or a mount cannot be used; every fault is
                 named.
+            SandboxUnavailable: What confines calls cannot hold them to a `workspace` from outside.
             OSError: A mount cannot be copied.
             RunnerClosed: The runner is not open.
             WrongProcess: A child of the process that opened it.
@@ -267,8 +268,11 @@ class Runner:
         is_ours = workspace is None
         if workspace is None:
             workspace = await opened.stock.workspace(label, registry, mounts)
-        elif report_changes:
-            workspace.refuse_untracked()
+        else:
+            if report_changes:
+                workspace.refuse_untracked()
+            if opened.tier is not None:
+                await _fit(workspace, opened.tier)
         async with self._scope(
             opened,
             registry,
@@ -369,6 +373,26 @@ class Runner:
 
 def _is_program(tool: ToolDef) -> bool:
     return isinstance(tool.implementation, Program)
+
+
+async def _fit(workspace: Workspace, tier: Tier) -> None:
+    """See to it that tools can work in a workspace from outside, and be held to it.
+
+    Raises:
+        SandboxUnavailable: They cannot be held to what is read-only in it.
+    """
+    if workspace.is_adopted:
+        if tier.uid != os.geteuid():
+            workspace.admit((tier.uid, tier.gid))
+        return
+    if tier.kind == "landlock":
+        raise SandboxUnavailable(
+            "workspace=…",
+            "Landlock cannot keep the folder of tools read-only inside of this one. "
+            "Let runner.scope(mounts=…) make the workspace, or adopt a folder",
+        )
+    if tier.uid != os.geteuid():
+        await workspace.give_to((tier.uid, tier.gid))
 
 
 def _layout_for(tier: Tier | None, keep_workspaces: str | Path | None) -> Layout:

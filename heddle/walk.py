@@ -61,9 +61,8 @@ class Place(Protocol):
         """What confines its programs."""
         ...
 
-    @property
-    def guarantees(self) -> Mapping[str, str]:
-        """What holds for its programs."""
+    def guarantees_for(self, command: Command) -> Mapping[str, str]:
+        """Return what holds for one of its programs."""
         ...
 
     def variables(self, inherit: tuple[str, ...]) -> dict[str, str]:
@@ -239,12 +238,12 @@ async def _run_program(call: Call, program: Program, arguments: dict[str, JSON])
     command = _command(call, program, cwd)
     waited_s = trio.current_time() - call.began
     exit_, in_line_s = await call.place.launch(command, stdin, call.limits)
-    exit_ = _explained(exit_, command)
+    exit_ = _explained(exit_, command, confined=call.place.tier != "none")
     if exit_.ending is not Ending.NOT_STARTED:
         # A launcher need not say when: that it was started is what counts.
         call.started_at = exit_.started_at or datetime.datetime.now(datetime.UTC)
     reply = await _aside(call, _takes_long(call, exit_.stdout), _decoded, call, protocol, exit_, request)
-    call.report = _report(call, exit_, waited_s + in_line_s, failed=isinstance(reply, Failed))
+    call.report = _report(call, command, exit_, waited_s + in_line_s, failed=isinstance(reply, Failed))
     return reply
 
 
@@ -295,23 +294,28 @@ def _command(call: Call, program: Program, cwd: Path) -> Command:
         argv=(str(program.path), *program.args),
         cwd=cwd,
         environment=call.place.variables(program.inherit_env) | identity,
+        network="none" if program.network == "none" else None,
     )
 
 
-def _explained(exit_: Exit, command: Command) -> Exit:
+def _explained(exit_: Exit, command: Command, *, confined: bool) -> Exit:
     """Say why a program did not start, where the system says only a number or env(1) says it for the system."""
     path = command.argv[0]
     if exit_.ending is Ending.NOT_STARTED:
-        return attrs.evolve(exit_, error=diagnosis.why_not_started(path, command.cwd, exit_.error_number, exit_.error))
+        why = diagnosis.why_not_started(path, command.cwd, exit_.error_number, exit_.error, confined=confined)
+        return attrs.evolve(exit_, error=why)
     if exit_.ending is Ending.BY_ITSELF and exit_.status in diagnosis.NOT_FOUND:
-        why = diagnosis.why_interpreter_failed(path, command.environment.get("PATH", os.defpath))
-        if why is not None:
-            return attrs.evolve(exit_, ending=Ending.NOT_STARTED, error=why)
+        search_path = command.environment.get("PATH", os.defpath)
+        failed = diagnosis.why_interpreter_failed(path, search_path, confined=confined)
+        if failed is not None:
+            return attrs.evolve(exit_, ending=Ending.NOT_STARTED, error=failed)
     return exit_
 
 
-def _report(call: Call, exit_: Exit, waited_s: float, *, failed: bool) -> CallReport:
+def _report(call: Call, command: Command, exit_: Exit, waited_s: float, *, failed: bool) -> CallReport:
     started = call.started_at is not None
+    program = call.tool.implementation
+    asks = program.network if isinstance(program, Program) else None
     return CallReport(
         tool=call.tool.name,
         operation_id=call.operation_id,
@@ -324,7 +328,8 @@ def _report(call: Call, exit_: Exit, waited_s: float, *, failed: bool) -> CallRe
         stdout_head=text_of(exit_.stdout[: HEAD_CHARS * 4])[:HEAD_CHARS] if failed else "",
         stderr_tail=text_of(exit_.stderr),
         tier=call.place.tier if started else None,
-        guarantees=call.place.guarantees if started else {},
+        guarantees=call.place.guarantees_for(command) if started else {},
+        asked={} if asks is None else {"network": asks},
         left_behind=exit_.left_behind,
         survivors=exit_.survivors,
         truncated=exit_.truncated,

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -135,18 +136,112 @@ async def single_calls(count: int) -> list[Row]:
     return [Row("single call, its own workspace", ours / base, "x floor", None, f"{ours * 1e3:.2f} ms")]
 
 
+async def confined_calls(count: int) -> list[Row]:
+    """Calls in a sandbox of bubblewrap: a container of its own for each, no network."""
+    async with (
+        heddle.Runner(cat_registry(), sandbox=CONFINED) as runner,
+        heddle.Runner(cat_registry()) as unconfined,
+        unconfined.scope() as plain_scope,
+    ):
+
+        async def single() -> None:
+            (await runner.call("cat", ARGUMENTS)).unwrap()
+
+        async def plain() -> None:
+            (await plain_scope.call("cat", ARGUMENTS)).unwrap()
+
+        async with runner.scope() as scope:
+
+            async def call() -> None:
+                (await scope.call("cat", ARGUMENTS)).unwrap()
+
+            await interleaved(20, a_floor, call, plain)
+            idle_base, idle_ours, idle_plain = await interleaved(count, a_floor, call, plain, idle=0.006)
+            base, ours = await interleaved(count, a_floor, call)
+        await interleaved(5, a_floor, single)
+        single_base, alone = await interleaved(count // 2, a_floor, single)
+    ready = f"{idle_ours * 1e3:.2f} ms, plain {idle_plain * 1e3:.2f} ms, floor {idle_base * 1e3:.2f} ms"
+    return [
+        Row("confined call, container ready", idle_ours / idle_base, "x floor", 2.5, ready),
+        Row("confined call, container ready", idle_ours / idle_plain, "x plain", 1.4, "6 ms idle before each"),
+        Row("confined call, back to back", ours / base, "x floor", 4.5, f"{ours * 1e3:.2f} ms"),
+        Row("confined single call", alone / single_base, "x floor", 14, f"{alone * 1e3:.2f} ms"),
+    ]
+
+
+async def calls_under_landlock(count: int) -> list[Row]:
+    """Calls that Landlock and a filter of system calls confine."""
+    sandbox = heddle.Sandbox(network="none", backend="landlock")
+    async with heddle.Runner(cat_registry(), sandbox=sandbox) as runner, runner.scope() as scope:
+
+        async def call() -> None:
+            (await scope.call("cat", ARGUMENTS)).unwrap()
+
+        await interleaved(20, a_floor, call)
+        base, ours = await interleaved(count, a_floor, call)
+    return [Row("call under Landlock", ours / base, "x floor", 1.8, f"{ours * 1e3:.2f} ms")]
+
+
+async def opening_confined(count: int) -> list[Row]:
+    """A runner that confines, opened, used once and closed, against one that does not: the difference is the session.
+
+    And scopes with 1,000 files in a read-only mount, which are the same files for all of them.
+    """
+
+    async def open_and_call(sandbox: heddle.Sandbox | None) -> None:
+        async with heddle.Runner(cat_registry(), sandbox=sandbox) as runner:
+            (await runner.call("cat", ARGUMENTS)).unwrap()
+
+    steps = (a_floor, lambda: open_and_call(CONFINED), lambda: open_and_call(None))
+    await interleaved(2, *steps)
+    base, ours, plain = await interleaved(count, *steps)
+    session = ours - plain
+    return [
+        Row("opening a confined session", session / base, "x floor", 50, f"{session * 1e3:.1f} ms"),
+        await _mounts_confined(count * 2),
+    ]
+
+
+async def _mounts_confined(count: int) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        tree = small_files(Path(folder, "tree"), 1000)
+
+        def in_scope(runner: heddle.Runner) -> Callable[[], Awaitable[object]]:
+            async def step() -> None:
+                async with runner.scope() as scope:
+                    (await scope.call("cat", ARGUMENTS)).unwrap()
+
+            return step
+
+        async with (
+            heddle.Runner(cat_registry(), sandbox=CONFINED) as empty,
+            heddle.Runner(cat_registry(), sandbox=CONFINED, mounts=[str(tree)]) as mounted,
+        ):
+            steps = (in_scope(empty), in_scope(mounted))
+            await interleaved(5, *steps)
+            without, with_mount = await interleaved(count, *steps)
+    more = (with_mount - without) * 1e3
+    detail = f"{with_mount * 1e3:.1f} ms with a call, {without * 1e3:.1f} ms without files"
+    return Row("ro mount of 1,000 files, confined", more, "ms over empty scope", 2, detail)
+
+
+CONFINED = heddle.Sandbox(network="none", backend="bubblewrap")
+
+
 async def many_calls(rounds: int) -> list[Row]:
     """1,000 calls, 32 at once, against a bare loop."""
-    async with heddle.Runner(cat_registry(), max_concurrent=32) as runner, runner.scope() as scope:
 
-        async def ours() -> None:
-            await _at_once(lambda: scope.call("cat", ARGUMENTS))
+    async def bare() -> None:
+        await _at_once(run_process)
 
-        async def bare() -> None:
-            await _at_once(run_process)
-
-        mine, theirs = await interleaved(rounds, ours, bare)
-    return [Row("1,000 calls, 32 at once", mine / theirs, "x run_process", 0.9, f"{mine:.2f} s against {theirs:.2f} s")]
+    rows: list[Row] = []
+    for case, sandbox, bound in (("1,000 calls, 32 at once", None, 0.9), ("the same, confined", CONFINED, 4.0)):
+        async with heddle.Runner(cat_registry(), max_concurrent=32, sandbox=sandbox) as runner, runner.scope() as scope:
+            call = partial(scope.call, "cat", ARGUMENTS)
+            (await call()).unwrap()
+            mine, theirs = await interleaved(rounds, partial(_at_once, call), bare)
+        rows.append(Row(case, mine / theirs, "x run_process", bound, f"{mine:.2f} s against {theirs:.2f} s"))
+    return rows
 
 
 async def _at_once(step: Callable[[], Awaitable[object]], calls: int = 1000, together: int = 32) -> None:
@@ -323,11 +418,12 @@ async def main(*, quick: bool) -> list[Row]:
     """Measure everything."""
     count = 60 if quick else 250
     rows: list[Row] = []
-    for group in (plain_calls, single_calls, functions):
+    for group in (plain_calls, single_calls, confined_calls, calls_under_landlock, functions):
         rows += await group(count)
     rows += await workspaces(count)
     rows += await many_calls(1 if quick else 5)
     rows += await opening(10 if quick else 40)
+    rows += await opening_confined(10 if quick else 40)
     rows += await importing(10 if quick else 40)
     return rows
 

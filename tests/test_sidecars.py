@@ -329,7 +329,8 @@ title: 5
             ("validate: {strict: 1}", "validate.strict must be true or false, not 1"),
             ("validate: {rules: x}", 'validate.rules must be a list of objects, not "x"'),
             ("validate: {rules: [x]}", 'validate.rules[0] must be an object, not "x"'),
-            ("sandbox: {network: none}", "sandbox: a tool's own sandbox is not supported by this version"),
+            ("sandbox: {network: open}", 'sandbox.network must be host or none, not "open"'),
+            ("sandbox: {write: [/]}", 'unknown key "write" in sandbox; there may be network'),
             ("reconcile: {}", "reconcile: finding out the outcome of an interrupted call is not supported"),
         ],
     )

@@ -137,7 +137,7 @@ class ConfinedSession:
             raise SandboxUnavailable(
                 "limits.processes", "tools run as root here, whose processes the kernel does not count; see run_as"
             )
-        network = self._tier.plan.network if command.network is None else command.network
+        network = "none" if command.network == "none" else self._tier.plan.network
         program = _without_links(command.argv[0])
         if self._tier.kind == "single":
             command = attrs.evolve(command, argv=(program, *command.argv[1:]))
@@ -161,23 +161,25 @@ class ConfinedSession:
 
     def _dress(self, network: Network, held: Limits) -> Dress:
         tier, confinement = self._tier, self._confinement
+        flags, ruleset = "f", -1
+        binds: tuple[bubblewrap.Bind, ...] = ()
+        if tier.kind == "landlock":
+            ruleset = new_ruleset(tier.abi, [*tier.grants, *confinement.grants], network=network == "host")
+            flags += ("s" if tier.abi >= SCOPES_SINCE else "") + ("r" if tier.user else "")
+        elif network == "host" and tier.abi >= SCOPES_SINCE:
+            ruleset = new_ruleset(tier.abi, scopes_only=True)
         if tier.kind == "containers":
             binds = bubblewrap.binds_for(tier.plan, confinement.workspace, confinement.places, confinement.reserved)
-            flags = "n" if network == "none" and tier.plan.network == "host" else ""
-            flags += "r" if tier.plan.joins_namespace else ""
-            ruleset = new_ruleset(tier.abi, scopes_only=True) if network == "host" and tier.abi >= SCOPES_SINCE else -1
-        else:
-            binds = ()
-            flags = "s" if tier.abi >= SCOPES_SINCE else ""
-            flags += "r" if tier.user else ""
-            ruleset = new_ruleset(tier.abi, [*tier.grants, *confinement.grants], network=network == "host")
+            flags += ("n" if network != tier.plan.network else "") + ("r" if tier.plan.joins_namespace else "")
+        if tier.kind == "single":  # bubblewrap does all else
+            flags = "s"
         return Dress(
             flags=flags,
             uid=tier.uid,
             gid=tier.gid,
             held=held,
             binds=binds,
-            filter=self._filters.of(network),
+            filter=self._filters.of(network) if "f" in flags else -1,
             ruleset=ruleset,
             counts_everybody=tier.kind == "landlock",
         )
@@ -187,6 +189,7 @@ class ConfinedSession:
         tier, confinement = self._tier, self._confinement
         plan = attrs.evolve(tier.plan, network=network)
         binds = bubblewrap.binds_for(plan, confinement.workspace, confinement.places, confinement.reserved)
+        info = os.memfd_create("heddle-info", os.MFD_CLOEXEC)
         try:
             started = bubblewrap.single_command(
                 plan,
@@ -194,18 +197,27 @@ class ConfinedSession:
                 command.argv,
                 cwd=str(command.cwd),
                 seccomp=self._filters.of(network),
+                info=info,
                 processes=limits.processes,
             )
         except OSError as error:
-            return Exit(ending=Ending.NOT_STARTED, error_number=error.errno or errno.EINVAL, error=str(error))
+            os.close(info)
+            return Exit(ending=Ending.NOT_STARTED, error=f"its container cannot be made: {error}")
         wrapped = attrs.evolve(command, argv=started.argv, cwd=Path("/"))
         # Between what is started and the tool: bubblewrap, and the first process of its namespace.
         extras = Extras(user=tier.user, depth=2, handles=tuple(started.handles))
+        # With the host's network only Landlock keeps its abstract sockets out of reach.
+        lines = self._lines(network, _NOTHING) if network == "host" and tier.abi >= SCOPES_SINCE else self._guard
         try:
             left = attrs.evolve(limits, processes=None)
-            return await run_to_the_end(self._guard, wrapped, stdin, left, survivors=self.survivors, extras=extras)
+            exit_ = await run_to_the_end(lines, wrapped, stdin, left, survivors=self.survivors, extras=extras)
+            if exit_.ending is Ending.BY_ITSELF and not os.fstat(info).st_size:
+                said = exit_.stderr.decode("utf-8", "replace").strip()
+                return Exit(ending=Ending.NOT_STARTED, error=f"its container cannot be made: {said}")
+            return exit_
         finally:
             started.close()
+            os.close(info)
 
     def close(self) -> None:
         """Let every keeper of this scope go."""
@@ -246,7 +258,7 @@ class Dress:
         fields = [self.flags, str(self.uid), str(self.gid), *("" if limit is None else str(limit) for limit in limits)]
         for bind in self.binds:
             fields += [bind.mode, bind.source, bind.target]
-        fds = [self.filter] if self.ruleset < 0 else [self.filter, self.ruleset]
+        fds = [fd for fd in (self.filter, self.ruleset) if fd >= 0]
         socket.send_fds(line.socket, [b"N" + os.fsencode("\0".join(fields))], fds)
 
     def close(self) -> None:
@@ -450,6 +462,7 @@ class Enclosure:
                     f"{bubblewrap.PROGRAMS}/sandbox",
                     "1" if self._plan.network == "none" else "0",
                     str(self._plan.tmp_bytes),
+                    "1" if self._plan.is_root else "0",
                 ],
             )
             null, error, host = given

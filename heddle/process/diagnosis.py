@@ -17,10 +17,14 @@ NOT_FOUND = frozenset({126, 127})
 _BINARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 
 
-def why_not_started(path: str, cwd: Path, number: int, text: str) -> str:
-    """Return why the system refused to start `path`, from the errno that it gave."""
+def why_not_started(path: str, cwd: Path, number: int, text: str, *, confined: bool = False) -> str:
+    """Return why the system refused to start `path`, from the errno that it gave; where `confined`, in a sandbox."""
     name = Path(path).name
     first = _first_line(path)
+    if confined and first is not None and number in {errno.ENOENT, errno.EACCES} and os.access(path, os.X_OK):
+        unseen = _out_of_sight(name, first)
+        if unseen is not None:
+            return unseen
     if first is None and number in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
         if not Path(cwd).is_dir():
             return "its working directory is gone"
@@ -45,12 +49,13 @@ def why_not_started(path: str, cwd: Path, number: int, text: str) -> str:
     return text or os.strerror(number)
 
 
-def why_interpreter_failed(path: str, search_path: str) -> str | None:
+def why_interpreter_failed(path: str, search_path: str, *, confined: bool = False) -> str | None:
     """Return why ``#!/usr/bin/env NAME`` could not find its program, or None when that is not what happened.
 
     Args:
         path: The tool's file.
         search_path: The ``PATH`` that it was started with.
+        confined: It was started in a sandbox.
     """
     first = _first_line(path) or b""
     words = first.removeprefix(b"#!").split()
@@ -66,9 +71,10 @@ def why_interpreter_failed(path: str, search_path: str) -> str | None:
         rest = os.fsdecode(b" ".join(words[1:]))
         return f"line 1 of {name} hands {rest!r} to env as one word. Write #!/usr/bin/env -S {rest}"
     program = os.fsdecode(arguments[0])
-    if shutil.which(program, path=search_path) is None:
+    found = shutil.which(program, path=search_path)
+    if found is None:
         return f"{name} needs {program}, which is not on the tool's PATH. Install it, or change the #! line"
-    return None
+    return _not_granted(name, found) if confined else None
 
 
 def _interpreter_missing(name: str, first: bytes) -> str:
@@ -78,6 +84,21 @@ def _interpreter_missing(name: str, first: bytes) -> str:
     if not Path(interpreter).exists():
         return f"{name} needs {interpreter}, which is not on this machine. Install it, or change the #! line"
     return f"the interpreter {interpreter} that {name} names needs one itself that is not on this machine"
+
+
+def _out_of_sight(name: str, first: bytes) -> str | None:
+    """Return what a script's interpreter has to do with a sandbox in which it does not start."""
+    interpreter = _interpreter(first)
+    if not first.startswith(b"#!") or first.endswith(b"\r") or not os.access(interpreter, os.X_OK):
+        return None
+    return _not_granted(name, interpreter)
+
+
+def _not_granted(name: str, program: str) -> str:
+    return (
+        f"{name} needs {program}, which is on this machine and which the sandbox does not let it run. "
+        f"Allow it with Sandbox(read=…) or --allow-read, or change the #! line"
+    )
 
 
 def _carriage_return(name: str) -> str:

@@ -10,8 +10,9 @@ It is one process and single-threaded, and forks one *keeper* for each call in f
 Both are subreapers: whatever a tool orphans becomes a child of its keeper, and if the tool kills the keeper, a child of
 the supervisor. So a keeper knows whose orphans are whose, and the supervisor never sees arguments or environments.
 
-With two more words, ``OWN_NETWORK TMP_BYTES``, it is the first process inside of bubblewrap. Then every keeper is the
-first process of a container of its own, made before it is needed and used once: what its tool starts dies with it.
+With three more words, ``OWN_NETWORK TMP_BYTES IS_ROOT``, it is the first process inside of bubblewrap. Then every
+keeper is the first process of a container of its own, made before it is needed and used once: what its tool starts
+dies with it.
 
 Messages are single packets (SOCK_SEQPACKET), fields separated by NUL:
 
@@ -19,10 +20,10 @@ Messages are single packets (SOCK_SEQPACKET), fields separated by NUL:
                                  C number + line   the same, and it will be confined
                                  Z number          kill that keeper
     control, supervisor → host   ! text            it broke, and why
-    line, host → keeper          N flags uid gid limits… (mode source target)… + filter [ruleset]
-                                                   be confined, for good; flags: n a network of its own, r become
-                                                   the user and group, s signals are held; mode r or w; no source:
-                                                   an empty folder; see `container`
+    line, host → keeper          N flags uid gid limits… (mode source target)… + [filter] [ruleset]
+                                                   be confined, for good; flags: f there is a filter, n a network
+                                                   of its own, r become the user and group, s signals are held; mode
+                                                   r or w; no source: an empty folder; see `container`
                                  L limits… user depth argc cwd path argv… env… + stdin stdout stderr more…
                                                    limits: cpu data files size processes; user: uid:gid to become,
                                                    or +uid:gid for a user namespace of root and that user, which is
@@ -112,10 +113,15 @@ def main() -> None:
             raise RuntimeError(f"version {VERSION}, the host speaks {version}: heddle was changed while it ran")
         # Inside of bubblewrap the kernel ends all of it with its first process, and the orphans come to that one.
         become_subreaper(is_first=bool(inside))
-        Supervisor(control, container().Room(inside[0] == "1", int(inside[1])) if inside else None).serve()
+        Supervisor(control, make_room(*inside) if inside else None).serve()
     except Exception as error:  # noqa: BLE001 - the host is told, whatever it was
         tell(control, b"!" + repr(error).encode()[:4000])
     end_everything(time.monotonic() + LAST_SECONDS)
+
+
+def make_room(own_network: str, tmp_bytes: str, is_root: str) -> Room:
+    room: Room = container().Room(own_network == "1", int(tmp_bytes), is_root == "1")
+    return room
 
 
 def noted(_number: int, _frame: object) -> None:

@@ -147,7 +147,7 @@ def session_command(plan: Plan, python: str, programs: Mapping[str, Path], words
 
 
 def single_command(
-    plan: Plan, binds: Iterable[Bind], argv: Sequence[str], *, cwd: str, seccomp: int, processes: int | None
+    plan: Plan, binds: Iterable[Bind], argv: Sequence[str], *, cwd: str, seccomp: int, info: int, processes: int | None
 ) -> Started:
     """Return the command of one call in a container of its own.
 
@@ -157,13 +157,14 @@ def single_command(
         argv: The tool's own command.
         cwd: Where it is started.
         seccomp: The filter, in an open file; it is opened again, to be read from its beginning.
+        info: An open file, into which bubblewrap writes when the container is there.
         processes: How many it may have.
 
     Raises:
         OSError: Something that is granted cannot be opened.
     """
     options = _Options(FIRST_HANDLE + 1)
-    options.add("--unshare-user", "--new-session")
+    options.add("--unshare-user", "--new-session", "--info-fd", options.hold(os.dup(info)))
     if plan.network == "none":
         options.add("--unshare-net")
     try:

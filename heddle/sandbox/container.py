@@ -27,7 +27,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
-MS_REC, MS_SLAVE = 0x4000, 0x80000
+MS_REC, MS_PRIVATE = 0x4000, 0x40000
 PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_SECUREBITS, PR_SET_NO_NEW_PRIVS = 4, 22, 24, 28, 38
 PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 SECCOMP_MODE_FILTER = 2
@@ -56,10 +56,15 @@ OF_ROOT = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi")
 class Room:
     """What containers are made from, once per session: where to go back to, and how large things are."""
 
-    def __init__(self, own_network: bool, tmp_bytes: int) -> None:
+    def __init__(self, own_network: bool, tmp_bytes: int, is_root: bool = False) -> None:
         self.pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.own_network = own_network
         self.tmp_bytes = tmp_bytes
+        # Anybody else is kept from the rest by the files' own modes.
+        names = OF_ROOT if is_root else OF_ROOT[:1]
+        self.read_only = [f"/proc/{name}" for name in names if os.path.exists(f"/proc/{name}")]
+        # Once, for all containers: what one of them mounts is no other's business.
+        mount(None, "/", None, MS_REC | MS_PRIVATE)
 
     def fork(self) -> int:
         """Fork; the child is the first process of a pid namespace of its own."""
@@ -85,11 +90,9 @@ class Room:
         check(libc.unshare(CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWUTS | CLONE_NEWCGROUP | network), "unshare")
         if network:
             raise_loopback()
-        mount(None, "/", None, MS_REC | MS_SLAVE)
         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
-        for name in OF_ROOT:
-            if os.path.exists(f"/proc/{name}"):
-                bind_read_only(f"/proc/{name}")
+        for path in self.read_only:
+            bind_read_only(path)
         before = os.open(TMP, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         options = f"mode=1777,size={self.tmp_bytes},nr_inodes={MOST_FILES}"
         mount("tmpfs", TMP, "tmpfs", MS_NOSUID | MS_NODEV, options)
@@ -108,8 +111,8 @@ class Confinement:
         self.uid, self.gid = int(fields[1]), int(fields[2])
         self.limits = fields[3:8]
         self.binds = [(*fields[at : at + 3],) for at in range(8, len(fields), 3)]
-        self.seccomp = fds[0]
-        self.ruleset = fds[1] if len(fds) > 1 else -1
+        self.seccomp = fds.pop(0) if b"f" in self.flags else -1
+        self.ruleset = fds.pop(0) if fds else -1
 
     def prepare(self, before: int | None) -> None:
         """Take what tools must not have out of sight, and become who they run as.
@@ -133,17 +136,19 @@ class Confinement:
             become(self.uid, self.gid)
 
     def put_on(self) -> None:
-        """Give up every right that is left, for good."""
+        """Give up every right that is left, for good; without a filter only what a ruleset takes."""
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         # What a program with another user id may read of this one, none may now: the change of it has reset that.
         check(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(dumpable)")
-        drop_capabilities()
+        if self.seccomp >= 0:
+            drop_capabilities()
         check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(no_new_privs)")
         if self.ruleset >= 0:
             check(libc.syscall(RESTRICT_SELF, self.ruleset, 0), "landlock_restrict_self")
             os.close(self.ruleset)
-        filter_calls(read_all(self.seccomp))
-        os.close(self.seccomp)
+        if self.seccomp >= 0:
+            filter_calls(read_all(self.seccomp))
+            os.close(self.seccomp)
 
 
 def check(result: int, what: str) -> int:
@@ -330,13 +335,14 @@ def try_it(arguments: list[str]) -> int:
         say("this program is not the first of its namespace: what started it does not confine")
         return 1
     try:
-        pid = Room(arguments[0] == "1", 1 << 20).fork()
+        room = Room(arguments[0] == "1", 1 << 20)
+        pid = room.fork()
     except OSError as error:
         say(str(error.strerror))
         return 1
     if pid == 0:
         try:
-            before = Room(arguments[0] == "1", 1 << 20).furnish()
+            before = room.furnish()
             bind_all([(b"r", b"/usr", b"/tmp/usr")], before)
             become(1000, 1000)
             drop_capabilities()

@@ -153,16 +153,20 @@ def try_single(bwrap: str, network: Network) -> Trial:
 
 def _try_single(bwrap: str, network: Network) -> Trial:
     seccomp = os.memfd_create("heddle-filter", os.MFD_CLOEXEC)
+    info = os.memfd_create("heddle-info", os.MFD_CLOEXEC)
     try:
         os.write(seccomp, seccomp_program(platform.machine(), NETWORK_OF_ITS_OWN))
         words = ["/bin/sh", "-c", "readlink /proc/self/ns/pid >&2; grep -E '^(CapBnd|Seccomp):' /proc/self/status >&2"]
-        command = single_command(_plan(bwrap, network), (), words, cwd="/", seccomp=seccomp, processes=MOST_IN_TRIAL)
+        command = single_command(
+            _plan(bwrap, network), (), words, cwd="/", seccomp=seccomp, info=info, processes=MOST_IN_TRIAL
+        )
     except OSError as error:
         return Trial(works=False, reason=f"what it needs cannot be opened: {error}")
     except SandboxUnavailable as error:
         return Trial(works=False, reason=error.reason)
     finally:
         os.close(seccomp)
+        os.close(info)
     status, said = _run(command, extra=0)
     if status != 0:
         return _judged(status, said)

@@ -182,6 +182,8 @@ class Program:
         inherit_env: Names of variables that the tool asks for; the host's `Environment` decides.
         tool_id: For the envelope; the tool's name where it is None.
         action: For the envelope; the tool's name where it is None.
+        network: What it asks for in a sandbox: with ``none`` it has no network even where the host's policy has one.
+            ``host`` says that it needs one; it is given none that the policy does not give.
     """
 
     path: Path = attrs.field(converter=Path, validator=_no_nul)
@@ -192,6 +194,9 @@ class Program:
     inherit_env: tuple[str, ...] = attrs.field(default=(), converter=_program_arguments, validator=_variable_names)
     tool_id: str | None = None
     action: str | None = None
+    network: Literal["host", "none"] | None = attrs.field(
+        default=None, kw_only=True, validator=attrs.validators.in_((None, "host", "none"))
+    )
 
 
 @attrs.frozen

@@ -35,12 +35,12 @@ _KEYS = (
 )
 _FIELD_KEYS = tuple(attribute.name for attribute in attrs.fields(FieldDef))
 _PROTOCOLS: tuple[Literal["plain", "envelope"], ...] = ("plain", "envelope")
+_NETWORKS: tuple[Literal["host", "none"], ...] = ("host", "none")
 _SIDE_EFFECTS: tuple[SideEffects, ...] = get_args(SideEffects)
 _RETRIES: tuple[Retry, ...] = get_args(Retry)
 
 # Leaving these out silently would weaken what the author asked for. `extensions` is for other programs to read.
 _NOT_THERE = {
-    "sandbox": "a tool's own sandbox is not supported by this version; give the policy to the host that runs the tool",
     "reconcile": "finding out the outcome of an interrupted call is not supported by this version; remove the key",
 }
 
@@ -208,6 +208,7 @@ def _program(top: Section, path: Path, same_stem: Sequence[Path]) -> Program | N
             process.refuse(f'"{excerpt(name)}" is not the name of an environment variable', "inheritEnv", place)
     args = tuple(_argument(arg, path.parent) for arg in process.texts("args"))
     protocol: Literal["plain", "envelope"] = top.word("protocol", _PROTOCOLS, "plain")
+    network = _network(top)
     executable = process.text("executable", None)
     if executable is None and "executable" in process.value:
         return None
@@ -216,7 +217,14 @@ def _program(top: Section, path: Path, same_stem: Sequence[Path]) -> Program | N
     except DefinitionError as error:
         process.refuse(str(error), "executable")
         return None
-    return None if process.problems else Program(program, args, protocol, inherit_env)
+    return None if process.problems else Program(program, args, protocol, inherit_env, network=network)
+
+
+def _network(top: Section) -> Literal["host", "none"] | None:
+    """Return what the tool asks for in a sandbox. Only less than the host's policy can be had by asking."""
+    sandbox = top.section("sandbox")
+    sandbox.refuse_unknown(("network",))
+    return sandbox.word("network", _NETWORKS, "host") if "network" in sandbox.value else None
 
 
 def _argument(arg: str, folder: Path) -> str:

@@ -21,7 +21,7 @@ from heddle.threads import in_thread, unless_cancelled
 from heddle.tools.definition import Program, ToolDef
 from heddle.workspace.changes import Baseline, Changes, FileFault, baseline_of, changes_since, reason_of
 from heddle.workspace.copyback import CopiedBack, copy_back
-from heddle.workspace.filling import Origin, fill, make_place, snapshot
+from heddle.workspace.filling import Origin, fill, make_place, replace_link, snapshot
 from heddle.workspace.kept import new_kept, place_for_kept
 from heddle.workspace.layout import AS_COPIES, Layout
 from heddle.workspace.mounts import RESERVED, Mount, Mounts
@@ -29,7 +29,7 @@ from heddle.workspace.removal import remove_tree
 from heddle.workspace.report import ScopeReport
 from heddle.workspace.sources import Source, checked_for
 from heddle.workspace.temporary import RunFolder
-from heddle.workspace.trees import FOLDER, go_on, readable
+from heddle.workspace.trees import FOLDER, Cursor, Entered, File, go_on, readable, walk
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -242,6 +242,22 @@ class Workspace:
             return Changes()
         return await in_thread(self._changes, made, unless_cancelled(), limiter=self._limiter)
 
+    async def give_to(self, owner: tuple[int, int]) -> None:
+        """Give all that is in it to a user and a group, who can reach it then. Nothing works in it yet.
+
+        Raises:
+            OSError: It cannot be given.
+        """
+        await self.make()
+        self._home.admit(owner)
+        await in_thread(_give, self._now(go_on).root, owner, limiter=self._limiter)
+
+    def admit(self, owner: tuple[int, int]) -> None:
+        """Let a user reach the folder of tools, where that does not lie in the workspace."""
+        made = self._now(go_on)
+        self._home.admit(owner)
+        made.place.chmod(0o711)
+
     def refuse_untracked(self) -> None:
         """Refuse to say what changes where that will not be known.
 
@@ -282,6 +298,8 @@ class Workspace:
             with trio.CancelScope(shield=True):
                 await in_thread(self._settle, made, report_changes, limiter=self._limiter)
         if self._keep_in is not None:
+            with trio.CancelScope(shield=True):
+                await in_thread(self._put_in_place_of_links, made, limiter=self._limiter)
             self.report = attrs.evolve(self.report, kept=made.path)
 
     async def remove(self) -> None:
@@ -414,6 +432,21 @@ class Workspace:
         os.fchmod(made.root, stat.S_IRWXU)  # a tool may have taken the right to look away
         return changes_since(made.baseline, made.root, pause, leaves_out=made.is_left_out, open_up=True)
 
+    def _put_in_place_of_links(self, made: _Made) -> None:
+        """Make one that stays complete: what its links lead to goes with the run."""
+        if self._layout.read_only != "linked":
+            return
+        try:
+            for place, copy in made.shown.items():
+                replace_link(made.root, place, copy)
+            if replace_link(made.root, RESERVED):
+                tools = made.path / RESERVED / "bin"
+                tools.mkdir(parents=True)
+                for tool in self._tools:
+                    _make_reachable(tool, tools / tool.name)
+        except OSError as error:
+            logger.warning("a workspace that is kept has links to what is gone: %s: %s", made.path, error)
+
     def _settle(self, made: _Made, report_changes: bool) -> None:
         done = CopiedBack()
         changes: Changes | None = None
@@ -500,6 +533,23 @@ class _Made:
         self.origins.clear()
         os.close(self.held)
         os.close(self.root)
+
+
+def _give(root: int, owner: tuple[int, int]) -> None:
+    with Cursor.at(root) as cursor:
+        os.fchown(cursor.fd, *owner)
+        for event in walk(cursor, leaves_out=_is_reserved):
+            match event:
+                case Entered():
+                    os.fchown(cursor.fd, *owner)
+                case File(_, name, _):
+                    os.chown(name, *owner, dir_fd=cursor.fd, follow_symlinks=False)
+                case _:
+                    pass
+
+
+def _is_reserved(path: str) -> bool:
+    return path == RESERVED
 
 
 def _opened(place: Path, path: Path, tools: Path, aside: Path | None) -> _Made:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import stat
+import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-__all__ = ["Origin", "fill", "make_place", "snapshot"]
+__all__ = ["Origin", "fill", "make_place", "replace_link", "snapshot"]
 
 
 @attrs.frozen(eq=False)
@@ -159,6 +161,27 @@ def make_place(root: int, place: str, copy: Path, *, link: bool, owner: tuple[in
             target.enter(last, make=True)
         else:
             os.close(make_file(last, target.fd, 0o666))
+
+
+def replace_link(root: int, place: str, copy: Path | None = None) -> bool:
+    """Put a copy of what a link leads to in its place, or nothing; return False where a tool has put something else.
+
+    Raises:
+        OSError: It cannot be done.
+    """
+    *above, last = place.split("/")
+    with Cursor.at(root) as target:
+        target.enter_all(above)
+        if not stat.S_ISLNK(os.stat(last, dir_fd=target.fd, follow_symlinks=False).st_mode):
+            return False
+        os.unlink(last, dir_fd=target.fd)
+        if copy is not None:
+            folder, name = _opened(copy, is_folder=copy.is_dir())
+            try:
+                _copy(folder, name, target, last, Copying(Room(sys.maxsize, sys.maxsize)))
+            finally:
+                os.close(folder)
+    return True
 
 
 def _copy(folder: int, name: str | None, target: Cursor, new_name: str, copying: Copying) -> None:
