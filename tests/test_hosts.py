@@ -279,3 +279,21 @@ def test_a_host_without_standard_streams_can_run_tools(toolbox: Toolbox, tmp_pat
     )
 
     assert (tmp_path / "out").read_text() == "Returned(data={'a': 1})seen\n"
+
+
+def test_a_host_in_the_root_folder_finds_its_interpreter() -> None:
+    """An interpreter that is started under another name looks for its library from the current folder on."""
+    source = """
+import heddle, trio
+
+async def main():
+    tool = heddle.ToolDef(name="cat", implementation=heddle.Program("/bin/cat"))
+    async with heddle.Runner([tool]) as runner:
+        print(await runner.call("cat", {"a": 1}))
+
+trio.run(main)
+"""
+
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, cwd="/", check=False)
+
+    assert done.stdout == "Returned(data={'a': 1})\n", done.stderr

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import attrs
 
-from heddle.process import supervisor
+from heddle.process import supervisor, sweep
 from heddle.sandbox import container
 
 __all__ = ["Guard", "GuardError", "Line", "Watch", "interpreter"]
@@ -44,6 +44,7 @@ class Line:
         pid: The keeper's process, once it has said so.
         epoll: Watches the line, and a call's pipes while there is one.
         pipes: Our ends of the pipes of the call in flight, and which stream each is: 0, 1 or 2.
+        most_tasks: How many processes its user may have before it can start no more; 0 where that is not limited.
     """
 
     watch: Watch
@@ -52,6 +53,7 @@ class Line:
     epoll: select.epoll
     pid: int = 0
     pipes: dict[int, int] = attrs.field(factory=dict[int, int])
+    most_tasks: int = 0
 
     def close(self) -> None:
         """Let the keeper go. Shutting down, not closing, ends it even where a forked child holds a copy."""
@@ -317,9 +319,11 @@ def _started() -> Child:
         host = os.pidfd_open(os.getpid())
         # Each has to leave the places that the other is put at, and dup2 closes what is there: two free ones.
         aside = max(far.fileno(), host, supervisor.HOST) + 1
+        python = interpreter()
         pid = os.posix_spawn(
-            interpreter(),
-            ["heddle-supervisor", "-I", "-S", str(PROGRAM), supervisor.VERSION, str(CONTAINER.parent)],
+            python,
+            # Under its own name: from that it finds its library. The mark is an option that Python does not know.
+            [python, "-I", "-S", "-X", sweep.MARK, str(PROGRAM), supervisor.VERSION, str(CONTAINER.parent)],
             {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"},
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, far.fileno(), aside),

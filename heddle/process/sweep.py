@@ -21,8 +21,10 @@ from heddle.threads import in_thread
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["end_attempt", "processes_of"]
+__all__ = ["MARK", "end_attempt", "processes_of"]
 
+# One of the arguments of every supervisor and keeper.
+MARK = "heddle-supervisor"
 # 0.1 s: inside the half second that a call may take beyond its deadline and grace.
 SWEEP_SECONDS = 0.1
 
@@ -92,4 +94,4 @@ def _is_orphan(pid: int) -> bool:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    return state is not None and state[0] not in "ZX" and not arguments.startswith(b"heddle-supervisor\0")
+    return state is not None and state[0] not in "ZX" and MARK.encode() not in arguments.split(b"\0")
