@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import pty
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,13 +22,14 @@ HEDDLE = [sys.executable, "-m", "heddle.cli"]
 
 
 def heddle_cli(
-    *arguments: str | Path, stdin: bytes = b"", environment: dict[str, str] | None = None
+    *arguments: str | Path, stdin: bytes = b"", environment: dict[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [*HEDDLE, *map(str, arguments)],
         input=stdin,
         capture_output=True,
         env=os.environ | (environment or {}),
+        cwd=cwd,
         timeout=30,
         check=False,
     )
@@ -489,3 +493,133 @@ def test_a_tool_is_started_in_a_folder_of_its_workspace(toolbox: Toolbox, data: 
     assert outside.stderr == (
         "failed (denied): tool \"here\" was not started in 'data/../..': that leaves the workspace.\n"
     )
+
+
+# In a sandbox
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder of tools that everybody may read: as root, confined tools run as somebody else."""
+    folder = Path(tempfile.mkdtemp(prefix="tools-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def add(folder: Path, name: str, source: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{source}\n")
+    path.chmod(0o755)
+
+
+def test_a_tool_that_is_run_safely_reads_what_is_allowed_and_no_more(open_folder: Path, tmp_path: Path) -> None:
+    for name in ("readable", "writable", "secret"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o777)
+        (tmp_path / name / "file").write_text(name)
+    source = (
+        f"cd {tmp_path}; cat readable/file secret/file >&2; echo x > writable/new; echo x > readable/new; echo '{{}}'"
+    )
+    add(open_folder, "look", source)
+
+    allowed = ["--allow-read", tmp_path / "readable", "--allow-write", tmp_path / "writable"]
+    done = heddle_cli("call", open_folder, "look", "--safe", "--deny-net", *allowed, "--json")
+
+    report = json.loads(done.stdout)["report"]
+    assert done.returncode == 0
+    assert report["tier"] in {"bubblewrap", "landlock"}
+    assert report["guarantees"]["network"] == "enforced"
+    assert report["stderr_tail"].startswith("readable")
+    assert "secretsecret" not in report["stderr_tail"].replace("\n", "")
+    assert "cannot create readable/new" in report["stderr_tail"]
+    assert sorted(os.listdir(tmp_path / "writable")) == ["file", "new"]
+    assert os.listdir(tmp_path / "readable") == ["file"]
+
+
+def test_options_that_confine_nothing_without_safe_are_refused_all_at_once(folder: Path) -> None:
+    done = heddle_cli(
+        "call",
+        folder,
+        "echo",
+        '{"text": "x"}',
+        "--sandbox",
+        "auto",
+        "--allow-read",
+        "/etc",
+        "--allow-write",
+        "/x",
+        "--deny-net",
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "heddle: --sandbox, --allow-read, --allow-write, --deny-net confine nothing without --safe: "
+        "add it, or leave them out\n"
+    )
+
+
+def test_an_environment_can_be_allowed_without_a_sandbox(folder: Path) -> None:
+    done = heddle_cli("call", folder, "echo", '{"text": "x"}', "--allow-env", "HOME")
+
+    assert done.returncode == 0
+
+
+def test_paths_that_are_not_there_are_named_all_at_once(folder: Path, tmp_path: Path) -> None:
+    missing = [tmp_path / "one", tmp_path / "two"]
+
+    done = heddle_cli(
+        "call",
+        folder,
+        "echo",
+        "--safe",
+        "--allow-read",
+        missing[0],
+        "--allow-read",
+        "/etc",
+        "--allow-write",
+        missing[1],
+    )
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"heddle: not there: --allow-read {missing[0]}, --allow-write {missing[1]}\n"
+
+
+@pytest.mark.parametrize("place", ["/", "home"])
+def test_a_folder_that_holds_everything_is_not_readable_for_having_started_there(
+    open_folder: Path, tmp_path: Path, place: str
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "key").write_text("secret")
+    add(open_folder, "look", f"ls {home} >&2; echo '{{}}'")
+    start = Path("/") if place == "/" else home
+
+    done = heddle_cli("call", open_folder, "look", "--safe", "--json", environment={"HOME": str(home)}, cwd=start)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"note: tools may not read {start}, where heddle was started: that is too much\n"
+    assert "key" not in json.loads(done.stdout)["report"]["stderr_tail"]
+
+
+def test_the_folder_that_heddle_was_started_in_is_readable_and_nothing_more(open_folder: Path, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "file").write_text("found")
+    add(open_folder, "look", f"cat {tmp_path}/file >&2; echo x > {tmp_path}/new; echo '{{}}'")
+
+    done = heddle_cli("call", open_folder, "look", "--safe", "--json", cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["report"]["stderr_tail"].startswith("found")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_backend_that_is_named_is_taken_or_nothing_is(open_folder: Path) -> None:
+    add(open_folder, "tool", "echo '{}'")
+
+    landlock = heddle_cli("call", open_folder, "tool", "--safe", "--sandbox", "landlock", "--json")
+    seatbelt = heddle_cli("call", open_folder, "tool", "--safe", "--sandbox", "seatbelt")
+
+    assert json.loads(landlock.stdout)["report"]["tier"] == "landlock"
+    assert (seatbelt.returncode, seatbelt.stdout) == (2, "")
+    assert "nothing here can confine tools, so none is run" in seatbelt.stderr

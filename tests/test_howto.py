@@ -11,15 +11,16 @@ import pytest
 import trio
 
 import heddle
+from heddle.sandbox import probe
 from tests.support import Toolbox
 from tests.test_cli import heddle_cli
 
 ROOT = Path(__file__).parent.parent
-FILES = (ROOT / "docs/how-to/files.md").read_text()
+FILES, UNTRUSTED = ((ROOT / "docs/how-to" / name).read_text() for name in ("files.md", "untrusted.md"))
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", FILES, re.DOTALL)
+def blocks(language: str, page: str = FILES) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
 
 
 @pytest.fixture
@@ -59,3 +60,29 @@ def test_a_command_runs(place: Path, command: str) -> None:
     assert program == "heddle"
     assert done.returncode == 0, done.stderr
     assert done.stdout == "{}\n"
+
+
+needs_a_sandbox = pytest.mark.skipif(
+    not any(trial.works for trial in (probe().containers, probe().single, probe().landlock)),
+    reason="nothing here confines tools",
+)
+
+
+@needs_a_sandbox
+@pytest.mark.parametrize("source", blocks("python", UNTRUSTED))
+def test_a_piece_of_python_that_confines_runs(toolbox: Toolbox, place: Path, source: str) -> None:
+    scope: dict[str, Any] = {"heddle": heddle, "registry": toolbox.registry()}
+    exec(f"async def main():\n{textwrap.indent(source, '    ')}", scope)
+
+    trio.run(scope["main"])
+
+
+@needs_a_sandbox
+@pytest.mark.parametrize("command", [line for block in blocks("sh", UNTRUSTED) for line in block.splitlines()])
+def test_a_command_that_confines_runs(place: Path, command: str) -> None:
+    _, *arguments = command.split()
+
+    done = heddle_cli(*arguments)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "{}\n" or "doctor" in command

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 NOBODY = 65534
 PYTHON = "/usr/bin/python3"
 SUITES = [
+    "test_confined.py",
     "test_copyback.py",
     "test_ending.py",
     "test_hosts.py",

@@ -18,6 +18,7 @@ import trio
 
 from heddle import strictjson
 from heddle.cli import confining, views
+from heddle.cli.doctor import doctor
 from heddle.environment import Environment
 from heddle.errors import DefinitionError, HeddleError, StrictJsonError
 from heddle.limits import Limits
@@ -51,6 +52,9 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.version_option(package_name="heddle", message="%(package)s %(version)s")
 def heddle() -> None:
     """Run tools: executables that read one JSON object and write one."""
+
+
+heddle.add_command(doctor)
 
 
 @heddle.command()

@@ -10,10 +10,11 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import signal
 import socket
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
@@ -26,6 +27,7 @@ from heddle.process.supervised import Extras, SupervisedLauncher, run_to_the_end
 from heddle.process.values import Command, Ending, Exit
 from heddle.sandbox import bubblewrap
 from heddle.sandbox.choice import tier_of_folder
+from heddle.sandbox.handles import Handles
 from heddle.sandbox.landlock import SCOPES_SINCE, new_ruleset, tasks_of
 
 if TYPE_CHECKING:
@@ -44,9 +46,15 @@ LAST_WORDS = 4096
 SPARES = 1
 # 8: as many as an unconfined supervisor keeps.
 IDLE_KEEPERS = 8
+# 128: what other calls may start meanwhile, where the kernel counts those of a user together; 32 calls at once, each
+# with its keeper, its tool and two more.
+OTHERS = 128
+# 1 s between two looks at how many processes a user has: one takes about as long as starting a program.
+COUNT_SECONDS = 1.0
 # 2: one call alone needs nothing ready after it.
 WORTH_PREPARING = 2
 _NOTHING = Limits()
+_SIGNALS = frozenset(int(number) for number in signal.Signals)
 
 
 class ConfinedLauncher(SupervisedLauncher):
@@ -55,7 +63,10 @@ class ConfinedLauncher(SupervisedLauncher):
     def __init__(self, tier: Tier) -> None:
         super().__init__()
         self.tier = tier.name
-        self.guarantees = MappingProxyType({**tier.guarantees, "processes": "enforced"})
+        self.guarantees = tier.guarantees
+        # Opened now, before any tool has run: what a path of the policy leads to later may be a tool's work.
+        self._handles = Handles.on(grant.path for grant in tier.plan.grants)
+        tier = attrs.evolve(tier, plan=attrs.evolve(tier.plan, handles=self._handles.by_path))
         self._tier = tier
         self._filters = _Filters(tier)
         self._enclosure = Enclosure(self._guard, tier) if tier.kind == "containers" else None
@@ -68,6 +79,7 @@ class ConfinedLauncher(SupervisedLauncher):
             await super().__aexit__(*exception)
         finally:
             self._filters.close()
+            self._handles.close()
 
     def start(self) -> None:
         """Start the supervisor, and the one inside of it, ahead of the first launch."""
@@ -93,7 +105,7 @@ class ConfinedLauncher(SupervisedLauncher):
         tier, enclosure = self._tier, self._enclosure
         owned: Enclosure | None = None
         if not tier.reaches(confinement.workspace):
-            tier = tier_of_folder(tier, confinement.workspace, confinement.grants)
+            tier = tier_of_folder(tier, confinement.workspace, confinement.of_workspace)
             if enclosure is not None:
                 enclosure = owned = Enclosure(self._guard, tier)
         return ConfinedSession(
@@ -128,7 +140,7 @@ class ConfinedSession:
         self._owned = owned
         self._filters = filters
         self.survivors = survivors
-        self.guarantees = MappingProxyType({**tier.guarantees, "processes": "enforced"})
+        self.guarantees = tier.guarantees
         self._wardrobe: dict[tuple[Network, Limits], Containers | Restricted] = {}
 
     async def launch(self, command: Command, stdin: bytes, limits: Limits) -> Exit:
@@ -164,7 +176,8 @@ class ConfinedSession:
         flags, ruleset = "f", -1
         binds: tuple[bubblewrap.Bind, ...] = ()
         if tier.kind == "landlock":
-            ruleset = new_ruleset(tier.abi, [*tier.grants, *confinement.grants], network=network == "host")
+            grants = [*tier.grants, *confinement.of_workspace]
+            ruleset = new_ruleset(tier.abi, grants, handles=tier.plan.handles, network=network == "host")
             flags += ("s" if tier.abi >= SCOPES_SINCE else "") + ("r" if tier.user else "")
         elif network == "host" and tier.abi >= SCOPES_SINCE:
             ruleset = new_ruleset(tier.abi, scopes_only=True)
@@ -214,7 +227,7 @@ class ConfinedSession:
             if exit_.ending is Ending.BY_ITSELF and not os.fstat(info).st_size:
                 said = exit_.stderr.decode("utf-8", "replace").strip()
                 return Exit(ending=Ending.NOT_STARTED, error=f"its container cannot be made: {said}")
-            return exit_
+            return _with_signal(exit_)
         finally:
             started.close()
             os.close(info)
@@ -226,6 +239,14 @@ class ConfinedSession:
         self._wardrobe.clear()
         if self._owned is not None:
             self._owned.close()
+
+
+def _with_signal(exit_: Exit) -> Exit:
+    """Return an exit of bubblewrap as the tool's: it adds 128 to the signal that has ended its program."""
+    number = (exit_.status or 0) - 128
+    if number not in _SIGNALS:
+        return exit_
+    return attrs.evolve(exit_, status=None, signal=signal.Signals(number).name)
 
 
 def _without_links(path: str) -> str:
@@ -252,9 +273,12 @@ class Dress:
         Raises:
             OSError: It cannot be told.
         """
-        # The keeper is one of them. Outside of a user namespace the kernel counts all that the user has.
-        more = (tasks_of(self.uid) if self.counts_everybody else 0) + 1
-        limits = ["", self.held.memory_bytes, "", "", self.held.processes and self.held.processes + more]
+        processes = self.held.processes
+        if processes is not None:
+            processes += 1  # the keeper is one of them
+            if self.counts_everybody:
+                line.most_tasks = processes = tasks_of(self.uid) + processes + OTHERS
+        limits = ["", self.held.memory_bytes, "", "", processes]
         fields = [self.flags, str(self.uid), str(self.gid), *("" if limit is None else str(limit) for limit in limits)]
         for bind in self.binds:
             fields += [bind.mode, bind.source, bind.target]
@@ -274,16 +298,27 @@ class Restricted:
         self._guard = guard
         self._dress = dress
         self._idle: list[Line] = []
+        self._tasks = 0
+        self._counted_at = 0.0
 
     def take(self) -> Line:
         """Return a line to a keeper that is free; see `heddle.process.supervised.Lines`."""
         watch = self._guard.start()
         while self._idle:
             line = self._idle.pop()
-            if line.watch is watch:
+            if line.watch is watch and self._has_room(line):
                 return line
             line.close()
         return _dressed(watch, self._dress, self)
+
+    def _has_room(self, line: Line) -> bool:
+        """Return whether a keeper may still start as many processes as a call may have."""
+        if not line.most_tasks or not self._dress.counts_everybody:
+            return True
+        now = time.monotonic()
+        if now - self._counted_at > COUNT_SECONDS:
+            self._tasks, self._counted_at = tasks_of(self._dress.uid), now
+        return self._tasks + (self._dress.held.processes or 0) <= line.most_tasks
 
     def was_sent(self) -> None:
         """Do nothing: these keepers are used again."""
@@ -318,11 +353,13 @@ class Containers:
     def take(self) -> Line:
         """Return a line to a keeper that is free; see `heddle.process.supervised.Lines`."""
         watch = self._enclosure.start()
-        self._spares = [line for line in self._spares if line.watch is watch]
-        line = self._spares.pop() if self._spares else None
-        if line is None:
-            line = self._enclosure.take_blank()
-            _put_on(line, self._dress)
+        while self._spares:
+            line = self._spares.pop()
+            if line.watch is watch:
+                return line
+            line.close()
+        line = self._enclosure.take_blank()
+        _put_on(line, self._dress)
         return line
 
     def was_sent(self) -> None:
@@ -525,9 +562,6 @@ class Inner(Watch):
         """End it, and everything in it: its keeper at the guard does that when its line is closed."""
         self.is_sound()
         self._listen_to_the_end()
-        for line in [*self.lines]:
-            if line in self.idle:
-                line.close()
         self.close()
         self.session.close()
         if self.said >= 0:
@@ -541,6 +575,8 @@ class Inner(Watch):
     def why_it_ended(self) -> str:
         """Return what bubblewrap said, as far as it said anything."""
         self._listen_to_the_end()
+        if not self.last_words and not self.session.watch.is_sound():
+            return self.session.watch.why_it_ended()
         return f"bubblewrap has ended: {self.last_words or 'it did not say why'}"
 
     def _listen_to_the_end(self) -> None:

@@ -19,12 +19,13 @@ _BINARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 
 def why_not_started(path: str, cwd: Path, number: int, text: str, *, confined: bool = False) -> str:
     """Return why the system refused to start `path`, from the errno that it gave; where `confined`, in a sandbox."""
+    unseen = _out_of_sight(path) if confined and number in {errno.ENOENT, errno.EACCES} else None
+    return unseen or _why_not_started(path, cwd, number, text)
+
+
+def _why_not_started(path: str, cwd: Path, number: int, text: str) -> str:
     name = Path(path).name
     first = _first_line(path)
-    if confined and first is not None and number in {errno.ENOENT, errno.EACCES} and os.access(path, os.X_OK):
-        unseen = _out_of_sight(name, first)
-        if unseen is not None:
-            return unseen
     if first is None and number in {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}:
         if not Path(cwd).is_dir():
             return "its working directory is gone"
@@ -37,6 +38,11 @@ def why_not_started(path: str, cwd: Path, number: int, text: str, *, confined: b
         return _no_access(path, name, first)
     if number == errno.ENOEXEC:
         return _no_format(path, name, first)
+    if number == errno.EAGAIN:
+        return (
+            "no more processes may be started: so many are running of this user, or of this call. "
+            "Wait for some to end, or raise limits.processes"
+        )
     if number in {errno.EMFILE, errno.ENFILE}:
         return "the host has too many files open. Close some, or raise its limit (ulimit -n)"
     if number == errno.ETXTBSY:
@@ -86,12 +92,13 @@ def _interpreter_missing(name: str, first: bytes) -> str:
     return f"the interpreter {interpreter} that {name} names needs one itself that is not on this machine"
 
 
-def _out_of_sight(name: str, first: bytes) -> str | None:
+def _out_of_sight(path: str) -> str | None:
     """Return what a script's interpreter has to do with a sandbox in which it does not start."""
+    first = _first_line(path) or b""
     interpreter = _interpreter(first)
-    if not first.startswith(b"#!") or first.endswith(b"\r") or not os.access(interpreter, os.X_OK):
+    if not first.startswith(b"#!") or first.endswith(b"\r") or not os.access(path, os.X_OK):
         return None
-    return _not_granted(name, interpreter)
+    return _not_granted(Path(path).name, interpreter) if os.access(interpreter, os.X_OK) else None
 
 
 def _not_granted(name: str, program: str) -> str:

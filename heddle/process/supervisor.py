@@ -299,7 +299,8 @@ class Keeper:
             self.tool, self.depth = start(message, fds)
         except (OSError, ValueError) as error:
             number = getattr(error, "errno", None) or errno.EINVAL
-            self.line.send(b"F%d\0%s" % (number, str(error).encode("utf-8", "replace")[:1000]))
+            why = str(getattr(error, "strerror", None) or error)
+            self.line.send(b"F%d\0%s" % (number, why.encode("utf-8", "replace")[:1000]))
             return True
         finally:
             os.chdir("/")  # the tool has its own; a keeper holds no directory

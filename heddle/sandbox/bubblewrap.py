@@ -7,17 +7,18 @@ options goes through a file without a name, so that no other process sees the pa
 from __future__ import annotations
 
 import os
-import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import attrs
 
+from heddle.sandbox.handles import open_path
 from heddle.sandbox.policy import Grant, Network
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = ["Bind", "Plan", "Started", "binds_for", "session_command", "single_command"]
 
@@ -72,6 +73,7 @@ class Plan:
         grants: What every container sees, in order; a later one inside an earlier one wins. Free of links.
         roots: Folders that hold workspaces: of each, a container sees its own workspace alone.
         tmp_bytes: The size of ``/tmp`` and of ``/dev/shm``.
+        handles: What of it was opened already, by path.
         is_root: Tools run as the host's root. Then of ``/etc`` they see what is public, and nothing else.
         joins_namespace: The host is root and its tools are somebody else: both are known inside.
     """
@@ -81,6 +83,7 @@ class Plan:
     grants: tuple[Grant, ...] = ()
     roots: tuple[Path, ...] = ()
     tmp_bytes: int
+    handles: Mapping[Path, int] = attrs.field(factory=dict[Path, int], hash=False)
     is_root: bool = False
     joins_namespace: bool = False
 
@@ -119,7 +122,9 @@ def session_command(plan: Plan, python: str, programs: Mapping[str, Path], words
     Raises:
         OSError: Something that is granted cannot be opened.
     """
-    options = _Options(FIRST_HANDLE + 3)  # after the control socket, the host's handle and the list of options
+    options = _Options(
+        FIRST_HANDLE + 3, plan.handles
+    )  # after the control socket, the host's handle and the list of options
     # A user 0 of this namespace alone may mount the terminals; every container maps it back to who it is.
     options.add("--uid", "0", "--gid", "0", "--as-pid-1")
     try:
@@ -163,7 +168,7 @@ def single_command(
     Raises:
         OSError: Something that is granted cannot be opened.
     """
-    options = _Options(FIRST_HANDLE + 1)
+    options = _Options(FIRST_HANDLE + 1, plan.handles)
     options.add("--unshare-user", "--new-session", "--info-fd", options.hold(os.dup(info)))
     if plan.network == "none":
         options.add("--unshare-net")
@@ -229,9 +234,7 @@ def _machine(options: _Options, plan: Plan) -> None:
         options.add("--ro-bind-try", path, path)
     if plan.network == "host":
         _bind_resolver(options, plan)
-    options.add("--proc", "/proc")
-    if plan.is_root:
-        options.add("--ro-bind", "/proc/sys", "/proc/sys")
+    options.add("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys")
     options.add("--dev", "/dev", "--size", str(plan.tmp_bytes), "--perms", "1777", "--tmpfs", SHM)
     options.add("--remount-ro", "/dev", "--perms", "1777", "--dir", TMP)
 
@@ -260,6 +263,7 @@ class _Options:
     """A list of options on its way, and the handles that it speaks of."""
 
     first: int
+    known: Mapping[Path, int]
     words: list[str] = attrs.field(factory=list[str])
     handles: list[int] = attrs.field(factory=list[int])
     # Folders that are there, or were bound with all that is in them.
@@ -274,10 +278,8 @@ class _Options:
         return str(self.first + len(self.handles) - 1)
 
     def bind(self, mode: Literal["r", "w"], path: Path, target: str) -> None:
-        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-        number = self.hold(fd)
-        if stat.S_ISLNK(os.fstat(fd).st_mode):
-            raise OSError(f"{path} has become a link")
+        known = self.known.get(path)
+        number = self.hold(open_path(path) if known is None else os.dup(known))
         # Made here and not by the way: then for nobody but root, as bubblewrap does for a handle.
         for folder in reversed(Path(target).parents[:-1]):
             if str(folder) not in self.made:

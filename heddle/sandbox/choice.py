@@ -86,6 +86,9 @@ def grants_of(sandbox: Sandbox, programs: Iterable[Path], roots: Sequence[Path])
         raise DefinitionError(f"the sandbox names what is not there: {', '.join(missing)}")
     for path in (*sandbox.read, *sandbox.write):
         _refuse_too_much(path, Path(os.path.realpath(path)), writes=path in sandbox.write)
+    writable = [Path(os.path.realpath(path)) for path in sandbox.write]
+    for path in (*sandbox.read, *sandbox.write):
+        _refuse_planted(path, writable)
     wanted = [(Grant(Path(os.path.realpath(path)), "ro"), 0) for path in sandbox.read]
     wanted += [(Grant(Path(os.path.realpath(path)), "rw"), 1) for path in sandbox.write]
     places = dict.fromkeys(_place_of(Path(os.path.realpath(path)), roots) for path in programs)
@@ -102,6 +105,17 @@ def _refuse_too_much(path: Path, real: Path, *, writes: bool) -> None:
         raise DefinitionError(f"a sandbox cannot grant {path}: every call has its own. Name the folders in it")
     if writes and any(Path(system).is_relative_to(real) for system in (*SYSTEM, *LINKS, "/etc")):
         raise DefinitionError(f"a sandbox in which tools may write {path} is none. Name the folder that they need")
+
+
+def _refuse_planted(path: Path, writable: Sequence[Path]) -> None:
+    """Refuse a path that leads over a link in a folder that tools may write: one of them may have put it there."""
+    for place in (*reversed(path.parents), path):
+        folder = Path(os.path.realpath(place.parent))
+        if place.is_symlink() and any(folder.is_relative_to(outer) for outer in writable):
+            raise DefinitionError(
+                f"a sandbox cannot grant {path}: {place} is a link in a folder that tools may write, and may lead "
+                "anywhere. Grant what it leads to, by that name"
+            )
 
 
 def _place_of(program: Path, roots: Sequence[Path]) -> Path:
@@ -272,6 +286,7 @@ def guarantees_of(kind: Kind, sandbox: Sandbox, abi: int, uid: int) -> Mapping[s
     """
     apart = kind != "landlock"
     words = {
+        "processes": "enforced",
         "reads": "enforced",
         "writes": "enforced" if apart or abi >= _HOLDS_TRUNCATE else "partial",
         "network": "enforced" if sandbox.network == "none" else "no",

@@ -127,6 +127,8 @@ class Confinement:
             if b"n" in self.flags:
                 check(libc.unshare(CLONE_NEWNET), "unshare(net)")
                 raise_loopback()
+        if b"r" in self.flags and before is None:
+            drop_bounds()  # while it has the right to
         if b"r" in self.flags:
             os.setgroups([])
             os.setresgid(self.gid, self.gid, self.gid)
@@ -292,13 +294,17 @@ def drop_capabilities() -> None:
 
     A process without any to begin with may not change what it is bounded by, and need not.
     """
-    for number in range(64):
-        if libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0:
-            break
+    drop_bounds()
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     libc.prctl(PR_SET_SECUREBITS, SECUREBITS, 0, 0, 0)
     header = struct.pack("=Ii", CAPABILITIES_VERSION, 0)
     check(libc.capset(header, bytes(24)), "capset")
+
+
+def drop_bounds() -> None:
+    for number in range(64):
+        if libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) < 0:
+            break
 
 
 def filter_calls(program: bytes) -> None:

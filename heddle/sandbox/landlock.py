@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import attrs
 
 from heddle.errors import SandboxUnavailable
+from heddle.sandbox.handles import open_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from heddle.sandbox.policy import Grant
 
@@ -90,12 +92,20 @@ def landlock_abi() -> int:
     raise SandboxUnavailable("landlock", reason)
 
 
-def new_ruleset(abi: int, grants: Iterable[Grant] = (), *, network: bool = True, scopes_only: bool = False) -> int:
+def new_ruleset(
+    abi: int,
+    grants: Iterable[Grant] = (),
+    *,
+    handles: Mapping[Path, int] | None = None,
+    network: bool = True,
+    scopes_only: bool = False,
+) -> int:
     """Return a policy of this kernel's, open: a process that restricts itself with it is held to it.
 
     Args:
         abi: What the kernel has; see `landlock_abi`.
         grants: What may be used. What is not there is left out.
+        handles: What of it was opened already, by path.
         network: Let TCP be.
         scopes_only: Hold nothing but abstract sockets and signals.
 
@@ -111,7 +121,7 @@ def new_ruleset(abi: int, grants: Iterable[Grant] = (), *, network: bool = True,
     try:
         for grant in grants:
             try:
-                path = os.open(grant.path, os.O_PATH | os.O_CLOEXEC)
+                path = _opened(grant.path, handles or {})
             except FileNotFoundError:
                 continue
             try:
@@ -123,6 +133,11 @@ def new_ruleset(abi: int, grants: Iterable[Grant] = (), *, network: bool = True,
         os.close(ruleset)
         raise
     return ruleset
+
+
+def _opened(path: Path, handles: Mapping[Path, int]) -> int:
+    known = handles.get(path)
+    return open_path(path) if known is None else os.dup(known)
 
 
 def tasks_of(uid: int) -> int:

@@ -28,8 +28,10 @@ NOBODY = 65534
 
 
 def _network(network: object) -> Network:
-    if network in ("host", "none"):
-        return network  # pyright: ignore[reportReturnType] - just compared
+    if network == "host":
+        return "host"
+    if network == "none":
+        return "none"
     if isinstance(network, (list, tuple, set, frozenset)):
         raise SandboxUnavailable(
             "network", "this version cannot hold tools to a list of host names; say network='none', or 'host' for all"
@@ -119,3 +121,13 @@ class Confinement:
     places: Mapping[str, Path] = attrs.field(factory=dict[str, Path], hash=False)
     reserved: Path | None = None
     temporary: Path | None = None
+
+    @property
+    def of_workspace(self) -> tuple[Grant, ...]:
+        """What of it has to do with the workspace: the rest of what our own tiers need was found before any call."""
+        return (
+            Grant(self.workspace, "rw"),
+            *([] if self.temporary is None else [Grant(self.temporary, "rw")]),
+            *([] if self.reserved is None else [Grant(self.reserved, "ro")]),
+            *(Grant(path, "ro") for path in self.places.values()),
+        )

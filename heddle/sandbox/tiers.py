@@ -66,8 +66,9 @@ class Tier:
         paths = [*SYSTEM, *LINKS, *etc, *MACHINE]
         if self.plan.network == "host":
             paths.append(os.path.realpath("/etc/resolv.conf"))
+        # The system's own links are followed here: nobody but the system can have made them.
         return (
-            *(Grant(Path(path), "ro") for path in paths),
+            *(Grant(Path(os.path.realpath(path)), "ro") for path in paths),
             *(Grant(Path(path), "rw") for path in DEVICES),
             *self.plan.grants,
         )

@@ -134,6 +134,9 @@ def try_containers(bwrap: str, network: Network) -> Trial:
 
 
 def _try_containers(bwrap: str, network: Network) -> Trial:
+    unknown = _unknown_filter()
+    if unknown is not None:
+        return unknown
     program = Path(container.__file__)
     words = [f"{PROGRAMS}/sandbox/{program.name}", "1" if network == "none" else "0", "/bin/true"]
     try:
@@ -144,6 +147,15 @@ def _try_containers(bwrap: str, network: Network) -> Trial:
         return Trial(works=False, reason=f"what it needs cannot be opened: {error}")
     status, said = _run(command, extra=2)
     return _judged(status, said)
+
+
+def _unknown_filter() -> Trial | None:
+    """Return why there is no filter of system calls for this machine; None where there is one."""
+    try:
+        seccomp_program(platform.machine(), ())
+    except SandboxUnavailable as error:
+        return Trial(works=False, reason=error.reason)
+    return None
 
 
 def try_single(bwrap: str, network: Network) -> Trial:

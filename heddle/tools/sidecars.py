@@ -224,7 +224,10 @@ def _network(top: Section) -> Literal["host", "none"] | None:
     """Return what the tool asks for in a sandbox. Only less than the host's policy can be had by asking."""
     sandbox = top.section("sandbox")
     sandbox.refuse_unknown(("network",))
-    return sandbox.word("network", _NETWORKS, "host") if "network" in sandbox.value else None
+    if "network" not in sandbox.value:
+        return None
+    network: Literal["host", "none"] = sandbox.word("network", _NETWORKS, "host")
+    return network
 
 
 def _argument(arg: str, folder: Path) -> str:
