@@ -27,7 +27,6 @@ from heddle.process.direct import DirectLauncher
 from heddle.process.guard import GuardError
 from heddle.process.supervised import SupervisedLauncher
 from heddle.results import CallReport, Failed, FailureKind, ToolResult
-from heddle.sandbox.choice import choose, grants_of
 from heddle.sandbox.policy import CONFINED_LIMITS, Confinement, Grant, Sandbox
 from heddle.sandbox.tiers import Tier
 from heddle.threads import MOST_LEFT, Threads, in_thread
@@ -322,6 +321,8 @@ class Runner:
 
     def _choose(self, sandbox: Sandbox, home: RunFolder) -> Tier:
         """Return what confines calls here, and have it remembered what calls may use where they say nothing."""
+        from heddle.sandbox.choice import choose, grants_of
+
         roots = [home.path]
         if self._keep_workspaces is not None:
             roots.append(place_for_kept(self._keep_workspaces))

@@ -66,11 +66,15 @@ trio.run(main)
 
 
 def test_a_tool_of_ones_own_takes_a_minute(tmp_path: Path) -> None:
-    first, second = (block for block in blocks("sh") if "shout" in block)
+    first, second, safely = (block for block in blocks("sh") if "shout" in block)
+    tmp_path.chmod(0o755)
 
     outputs = [run(["sh", "-c", block], tmp_path) for block in (first, second)]
+    verdict, *_, result = run(["sh", "-c", safely], tmp_path).splitlines()
 
     assert outputs == blocks("text")[1:]
+    assert verdict.startswith("tools are confined by")
+    assert result == outputs[0].strip()
 
 
 def test_the_two_commands_name_sessions_that_exist_and_the_gate_runs_the_second() -> None:

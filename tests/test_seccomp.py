@@ -49,8 +49,9 @@ _TESTS: dict[int, Callable[[int, int], object]] = {0x15: operator.eq, 0x35: oper
 def number_of(name: str, machine: str) -> int | None:
     """Return the number of a call that the filter knows."""
     named = {"clone": seccomp._CLONE, "ioctl": seccomp._IOCTL, "socket": seccomp._SOCKET}
-    named |= {"personality": seccomp._PERSONALITY}
+    named |= {"personality": seccomp._PERSONALITY, "socketpair": seccomp._SOCKETPAIR, "mmap": seccomp._MMAP}
     tables = [seccomp._NOT_THERE, seccomp._DENIED, seccomp._DENIED_IN_SIGHT_OF_THE_HOST, seccomp._ONLY_FOR_ITSELF]
+    tables.append(seccomp._NOT_THERE_IN_SIGHT_OF_THE_HOST)
     numbers = next(table[name] for table in [named, *tables] if name in table)
     return numbers if isinstance(numbers, int) else numbers[0 if machine == "x86_64" else 1]
 
@@ -70,16 +71,26 @@ def test_every_call_of_the_lists_is_denied_and_all_others_pass(machine: str) -> 
         (True, [seccomp._DENIED, seccomp._DENIED_IN_SIGHT_OF_THE_HOST]),
     ):
         program = seccomp_program(machine, NETWORK_OF_THE_HOST, in_sight_of_the_host=in_sight)
-        absent = {number_of(name, machine) for name in seccomp._NOT_THERE}
+        more = seccomp._NOT_THERE_IN_SIGHT_OF_THE_HOST if in_sight else {}
+        absent = {number_of(name, machine) for name in (*seccomp._NOT_THERE, *more)}
         denied = {number_of(name, machine) for table in tables for name in table} - {None}
 
         found = {number: decision(program, number, architecture=architecture) for number in range(600)}
 
         for number, what in found.items():
             expected = "ENOSYS" if number in absent else "EPERM" if number in denied else LETS_THROUGH
-            if number == number_of("socket", machine):
+            if number in {number_of("socket", machine), number_of("socketpair", machine)}:
                 expected = "EAFNOSUPPORT"  # family 0
             assert (number, what) == (number, expected)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_pairs_of_sockets_are_local_and_no_memory_grows_by_itself(machine: str) -> None:
+    pairs = [decide("socketpair", family, machine=machine) for family in (1, 0, 2, 10, 16, 17, 40)]
+    mappings = [decide("mmap", 0, 4096, 3, flags, machine=machine) for flags in (0x22, 0x20022, 0x122, 0x40122)]
+
+    assert pairs == [LETS_THROUGH, *["EAFNOSUPPORT"] * 6]
+    assert mappings == [LETS_THROUGH, LETS_THROUGH, "EPERM", "EPERM"]
 
 
 def test_a_program_for_another_machine_is_killed_and_x32_is_not_there() -> None:

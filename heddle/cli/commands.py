@@ -304,4 +304,6 @@ def _print(value: JSON) -> None:
     """Print JSON as UTF-8 whatever the locale says: indented for a person, on one line for a program."""
     indent = 2 if sys.stdout.isatty() else None
     text = json.dumps(value, ensure_ascii=False, indent=indent)
+    if indent is not None:  # as JSON writes what does not print
+        text = "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
     sys.stdout.buffer.write(text.encode("utf-8") + b"\n")

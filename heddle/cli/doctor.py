@@ -71,6 +71,7 @@ MEANING: Mapping[str, str] = {
 IN_PART: Mapping[str, str] = {
     "other_calls": "calls of one scope share the folder for temporary files",
     "process_limit": "the kernel counts every process that the user has",
+    "temporary_files_limit": "their size is limited, and not how many there are",
     "memory_limit": "what processes share is not counted, and each is counted alone",
 }
 

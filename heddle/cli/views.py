@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from heddle.tools.definition import ToolDef
     from heddle.workspace import ScopeReport
 
-__all__ = ["failure_text", "print_files", "print_tool", "print_tools", "tool_as_json"]
+BYTE, PLANE = 0x100, 0x10000
+
+__all__ = ["escaped", "failure_text", "print_files", "print_tool", "print_tools", "tool_as_json"]
 
 
 def tool_as_json(tool: ToolDef) -> dict[str, JSON]:
@@ -103,8 +105,18 @@ def print_files(files: ScopeReport) -> None:
 
 
 def failure_text(failure: Failed) -> str:
-    """Return a failure for a person."""
-    return "\n".join([f"failed ({failure.kind}): {failure.message}", *failure.advice()])
+    """Return a failure for a person. What a tool has written in it draws nothing on the terminal."""
+    return escaped("\n".join([f"failed ({failure.kind}): {failure.message}", *failure.advice()]))
+
+
+def escaped(text: str) -> str:
+    """Return a text with whatever does not print written out, but for line ends and tabs."""
+    return "".join(each if each.isprintable() or each in "\n\t" else _written_out(each) for each in text)
+
+
+def _written_out(character: str) -> str:
+    number = ord(character)
+    return f"\\x{number:02x}" if number < BYTE else f"\\u{number:04x}" if number < PLANE else f"\\U{number:08x}"
 
 
 def _signature(tool: ToolDef) -> str:

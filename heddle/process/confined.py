@@ -24,9 +24,8 @@ from heddle.limits import Limits
 from heddle.process import supervisor
 from heddle.process.guard import CONTAINER, PROGRAM, Guard, GuardError, Line, Watch, interpreter
 from heddle.process.supervised import Extras, SupervisedLauncher, run_to_the_end, send_launch
-from heddle.process.values import Command, Ending, Exit
+from heddle.process.values import ATTEMPT_VARIABLE, Command, Ending, Exit
 from heddle.sandbox import bubblewrap
-from heddle.sandbox.choice import tier_of_folder
 from heddle.sandbox.handles import Handles
 from heddle.sandbox.landlock import SCOPES_SINCE, new_ruleset, tasks_of
 
@@ -105,6 +104,8 @@ class ConfinedLauncher(SupervisedLauncher):
         tier, enclosure = self._tier, self._enclosure
         owned: Enclosure | None = None
         if not tier.reaches(confinement.workspace):
+            from heddle.sandbox.choice import tier_of_folder
+
             tier = tier_of_folder(tier, confinement.workspace, confinement.of_workspace)
             if enclosure is not None:
                 enclosure = owned = Enclosure(self._guard, tier)
@@ -209,6 +210,7 @@ class ConfinedSession:
                 binds,
                 command.argv,
                 cwd=str(command.cwd),
+                environment=command.environment,
                 seccomp=self._filters.of(network),
                 info=info,
                 processes=limits.processes,
@@ -216,9 +218,11 @@ class ConfinedSession:
         except OSError as error:
             os.close(info)
             return Exit(ending=Ending.NOT_STARTED, error=f"its container cannot be made: {error}")
-        wrapped = attrs.evolve(command, argv=started.argv, cwd=Path("/"))
+        # bubblewrap itself needs none of the tool's variables, which may be secrets.
+        known = {"PATH": os.defpath, ATTEMPT_VARIABLE: command.attempt_id}
+        wrapped = attrs.evolve(command, argv=started.argv, cwd=Path("/"), environment=known)
         # Between what is started and the tool: bubblewrap, and the first process of its namespace.
-        extras = Extras(user=tier.user, depth=2, handles=tuple(started.handles))
+        extras = Extras(user=tier.user, no_core=True, depth=2, handles=tuple(started.handles))
         # With the host's network only Landlock keeps its abstract sockets out of reach.
         lines = self._lines(network, _NOTHING) if network == "host" and tier.abi >= SCOPES_SINCE else self._guard
         try:
@@ -278,7 +282,7 @@ class Dress:
             processes += 1  # the keeper is one of them
             if self.counts_everybody:
                 line.most_tasks = processes = tasks_of(self.uid) + processes + OTHERS
-        limits = ["", self.held.memory_bytes, "", "", processes]
+        limits = ["", self.held.memory_bytes, "", "", processes, 0]
         fields = [self.flags, str(self.uid), str(self.gid), *("" if limit is None else str(limit) for limit in limits)]
         for bind in self.binds:
             fields += [bind.mode, bind.source, bind.target]

@@ -487,12 +487,14 @@ class Extras:
     Attributes:
         program: What is started, where that is not the first word of the command.
         user: Who it becomes, as ``uid:gid``; empty stays who the supervisor is.
+        no_core: It leaves no core file.
         depth: How many processes stand between it and the tool, which is asked to end and not they.
         handles: What it finds open from descriptor 3 on.
     """
 
     program: str = ""
     user: str = ""
+    no_core: bool = False
     depth: int = 0
     handles: tuple[int, ...] = ()
 
@@ -509,6 +511,7 @@ def encode_launch(command: Command, limits: Limits, extras: Extras = NO_EXTRAS) 
         limits.open_files,
         limits.file_bytes,
         limits.processes,
+        0 if extras.no_core else None,
     )
     fields = ["" if number is None else str(number) for number in numbers]
     fields += [extras.user, str(extras.depth), str(len(command.argv)), str(command.cwd)]

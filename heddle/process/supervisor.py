@@ -25,7 +25,7 @@ Messages are single packets (SOCK_SEQPACKET), fields separated by NUL:
                                                    of its own, r become the user and group, s signals are held; mode
                                                    r or w; no source: an empty folder; see `container`
                                  L limits… user depth argc cwd path argv… env… + stdin stdout stderr more…
-                                                   limits: cpu data files size processes; user: uid:gid to become,
+                                                   limits: cpu data files size processes core; user: uid:gid to become,
                                                    or +uid:gid for a user namespace of root and that user, which is
                                                    the last descriptor then; depth: how many processes stand
                                                    between this program and the tool
@@ -93,6 +93,7 @@ RLIMITS = (
     resource.RLIMIT_NOFILE,
     resource.RLIMIT_FSIZE,
     resource.RLIMIT_NPROC,
+    resource.RLIMIT_CORE,
 )
 # Descriptors that the tool is given are first put above all that it may be given at.
 ASIDE = 512
@@ -324,7 +325,9 @@ class Keeper:
             os.close(fd)
         if message == b"T" and self.status is None:
             # The whole group, as a terminal does it: a shell waits for its command before it looks at a signal.
-            for leader in below(self.tool, self.depth):
+            leaders = below(self.tool, self.depth)
+            self.killing = self.killing or not leaders  # nobody has come so far that it could be asked
+            for leader in leaders:
                 signal_group(leader, signal.SIGTERM)
                 signal_group(leader, signal.SIGCONT)
         elif message == b"X":
@@ -382,9 +385,10 @@ class Wake:
 def start(message: bytes, fds: list[int]) -> tuple[int, int]:
     """Start the tool that an L message describes, in a session of its own; return its pid and how deep the tool is."""
     fields = message[1:].split(b"\0")
-    limits, user, depth, argc, cwd, path = fields[:5], fields[5], int(fields[6]), int(fields[7]), fields[8], fields[9]
-    argv = fields[10 : 10 + argc]
-    environment = dict(pair.split(b"=", 1) for pair in fields[10 + argc :])
+    limits, fields = fields[: len(RLIMITS)], fields[len(RLIMITS) :]
+    user, depth, argc, cwd, path = fields[0], int(fields[1]), int(fields[2]), fields[3], fields[4]
+    argv = fields[5 : 5 + argc]
+    environment = dict(pair.split(b"=", 1) for pair in fields[5 + argc :])
     os.chdir(cwd)
     if user[:1] == b"+":
         fds.append(container().namespace_of(*map(int, user.split(b":"))))
@@ -458,6 +462,11 @@ def limit_to(which: int, limit: int) -> None:
     else:
         hard = limit if inherited == resource.RLIM_INFINITY else min(limit, inherited)
         resource.setrlimit(which, (hard, hard))
+    if which == resource.RLIMIT_DATA:
+        # A stack does not count there, and may be made larger up to a limit of its own.
+        soft, inherited = resource.getrlimit(resource.RLIMIT_STACK)
+        hard = limit if inherited == resource.RLIM_INFINITY else min(limit, inherited)
+        resource.setrlimit(resource.RLIMIT_STACK, (hard if soft == resource.RLIM_INFINITY else min(soft, hard), hard))
 
 
 def become_user(uid: int, gid: int) -> None:

@@ -12,7 +12,22 @@ container    what is done inside of bubblewrap, by the supervisor's own program
 seatbelt     profiles for macOS
 """
 
-from heddle.sandbox.policy import Sandbox
-from heddle.sandbox.trials import Findings, Trial, probe
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heddle.sandbox.policy import Sandbox
+    from heddle.sandbox.trials import Findings, Trial, probe
 
 __all__ = ["Findings", "Sandbox", "Trial", "probe"]
+
+_ROOM_OF = {"Findings": "trials", "Sandbox": "policy", "Trial": "trials", "probe": "trials"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOM_OF:
+        raise AttributeError(f"module 'heddle.sandbox' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"heddle.sandbox.{_ROOM_OF[name]}"), name)
+    return value

@@ -152,7 +152,15 @@ def session_command(plan: Plan, python: str, programs: Mapping[str, Path], words
 
 
 def single_command(
-    plan: Plan, binds: Iterable[Bind], argv: Sequence[str], *, cwd: str, seccomp: int, info: int, processes: int | None
+    plan: Plan,
+    binds: Iterable[Bind],
+    argv: Sequence[str],
+    *,
+    cwd: str,
+    environment: Mapping[str, str],
+    seccomp: int,
+    info: int,
+    processes: int | None,
 ) -> Started:
     """Return the command of one call in a container of its own.
 
@@ -161,6 +169,7 @@ def single_command(
         binds: What this call sees of its workspace.
         argv: The tool's own command.
         cwd: Where it is started.
+        environment: All of its variables.
         seccomp: The filter, in an open file; it is opened again, to be read from its beginning.
         info: An open file, into which bubblewrap writes when the container is there.
         processes: How many it may have.
@@ -181,7 +190,9 @@ def single_command(
         for bind in binds:
             if bind.source:
                 options.bind(bind.mode, Path(bind.source), bind.target)
-        options.add("--remount-ro", "/", "--chdir", cwd)
+        options.add("--remount-ro", "/", "--chdir", cwd, "--clearenv")
+        for name, value in environment.items():
+            options.add("--setenv", name, value)
         options.add("--seccomp", options.hold(os.open(f"/proc/self/fd/{seccomp}", os.O_RDONLY | os.O_CLOEXEC)))
         limited = [] if processes is None else ["/bin/sh", "-c", MOST_PROCESSES, str(processes + 1)]
         options.add("--", *limited, *argv)

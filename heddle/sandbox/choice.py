@@ -294,7 +294,8 @@ def guarantees_of(kind: Kind, sandbox: Sandbox, abi: int, uid: int) -> Mapping[s
         "other_calls": "enforced" if apart else "partial",
         "process_limit": "no" if uid == 0 else "enforced" if apart else "partial",
         "memory_limit": "partial",
-        "temporary_files_limit": "enforced" if apart else "no",
+        # Where bubblewrap makes it, a folder in memory has a size and no limit of names.
+        "temporary_files_limit": "enforced" if kind == "containers" else "partial" if apart else "no",
     }
     return MappingProxyType(words)
 

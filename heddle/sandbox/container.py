@@ -15,7 +15,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import resource
 import signal
 import socket
 import stat
@@ -109,8 +108,8 @@ class Confinement:
         self.flags = fields[0]
         self.signals_are_held = b"s" in self.flags
         self.uid, self.gid = int(fields[1]), int(fields[2])
-        self.limits = fields[3:8]
-        self.binds = [(*fields[at : at + 3],) for at in range(8, len(fields), 3)]
+        self.limits = fields[3:9]
+        self.binds = [(*fields[at : at + 3],) for at in range(9, len(fields), 3)]
         self.seccomp = fds.pop(0) if b"f" in self.flags else -1
         self.ruleset = fds.pop(0) if fds else -1
 
@@ -139,7 +138,6 @@ class Confinement:
 
     def put_on(self) -> None:
         """Give up every right that is left, for good; without a filter only what a ruleset takes."""
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         # What a program with another user id may read of this one, none may now: the change of it has reset that.
         check(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(dumpable)")
         if self.seccomp >= 0:

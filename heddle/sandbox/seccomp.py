@@ -39,6 +39,8 @@ ARGUMENTS_AT = 16
 X32 = 0x40000000
 # Every CLONE_NEW* flag of clone(2): mount, cgroup, uts, ipc, user, pid, net. That of time is not for clone.
 NAMESPACES = 0x7E020000
+# Memory that grows like a stack, which no limit of a process counts.
+MAP_GROWSDOWN = 0x100
 # Put characters into a terminal's input, or draw on the console.
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 # The personality of an ordinary program, and the question which one it is.
@@ -140,6 +142,24 @@ _DENIED_IN_SIGHT_OF_THE_HOST: _Numbers = {
     "fchownat": (260, 54),
     "setpriority": (141, 140),
     "ioprio_set": (251, 30),
+    # Names of what is made in folders that may not be listed.
+    "inotify_add_watch": (254, 27),
+}
+# What has no path that Landlock could hold, and outlives the process that made it.
+_NOT_THERE_IN_SIGHT_OF_THE_HOST: _Numbers = {
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "semget": (64, 190),
+    "semop": (65, 193),
+    "semctl": (66, 191),
+    "semtimedop": (220, 192),
+    "msgget": (68, 186),
+    "msgsnd": (69, 189),
+    "msgrcv": (70, 188),
+    "msgctl": (71, 187),
+    "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
 }
 # Denied but for the process itself, which is number 0.
 _ONLY_FOR_ITSELF: _Numbers = {
@@ -149,7 +169,14 @@ _ONLY_FOR_ITSELF: _Numbers = {
     "sched_setattr": (314, 274),
     "sched_setaffinity": (203, 122),
 }
-_CLONE, _IOCTL, _PERSONALITY, _SOCKET = (56, 220), (16, 29), (135, 92), (41, 198)
+_CLONE, _IOCTL, _PERSONALITY, _SOCKET, _SOCKETPAIR, _MMAP = (
+    (56, 220),
+    (16, 29),
+    (135, 92),
+    (41, 198),
+    (53, 199),
+    (9, 222),
+)
 
 
 def seccomp_program(machine: str, families: Collection[int], *, in_sight_of_the_host: bool = False) -> bytes:
@@ -192,7 +219,8 @@ def _instructions(machine: str, families: Collection[int], *, in_sight_of_the_ho
     if machine == "x86_64":
         yield (AT_LEAST, 0, 1, X32)
         yield _fails(errno.ENOSYS)
-    for call in numbers_of(_NOT_THERE):
+    absent: _Numbers = _NOT_THERE_IN_SIGHT_OF_THE_HOST if in_sight_of_the_host else {}
+    for call in numbers_of({**_NOT_THERE, **absent}):
         yield (EQUAL, 0, 1, call)
         yield _fails(errno.ENOSYS)
     more: _Numbers = _DENIED_IN_SIGHT_OF_THE_HOST if in_sight_of_the_host else {}
@@ -208,6 +236,9 @@ def _instructions(machine: str, families: Collection[int], *, in_sight_of_the_ho
         for call in numbers_of(_ONLY_FOR_ITSELF):
             yield from only(call, [_argument(0), (EQUAL, 1, 0, 0), _fails(errno.EPERM)])
     yield from only(at(_SOCKET), _sockets(families))
+    pair = [_argument(0), (EQUAL, 1, 0, int(socket.AF_UNIX)), _fails(errno.EAFNOSUPPORT)]
+    yield from only(at(_SOCKETPAIR), pair)
+    yield from only(at(_MMAP), [_argument(3), (ANY_BIT, 0, 1, MAP_GROWSDOWN), _fails(errno.EPERM)])
     yield (RETURN, 0, 0, ALLOW)
 
 

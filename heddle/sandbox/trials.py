@@ -22,10 +22,8 @@ import attrs
 from heddle.errors import SandboxUnavailable
 from heddle.sandbox import container
 from heddle.sandbox.bubblewrap import PROGRAMS, Plan, Started, session_command, single_command
-from heddle.sandbox.hints import Hint, facts_of_this_machine, hint_for
 from heddle.sandbox.landlock import Landlock, landlock_abi
 from heddle.sandbox.policy import TMP_BYTES, Network
-from heddle.sandbox.seatbelt import NEVER_RUN
 from heddle.sandbox.seccomp import NETWORK_OF_ITS_OWN, seccomp_program
 
 if TYPE_CHECKING:
@@ -124,8 +122,7 @@ def find_bubblewrap(search_path: str | None = None) -> tuple[str | None, Trial |
     if doubted:
         reason = f"{doubted[0]} is not root's alone, so anybody could have put something else there"
         return None, Trial(works=False, reason=reason, fix="install bubblewrap from the system's packages")
-    hint = hint_for("", facts_of_this_machine(), is_missing=True)
-    return None, Trial(works=False, reason=hint.reason, fix=hint.fix)
+    return None, _explained("", is_missing=True)
 
 
 def try_containers(bwrap: str, network: Network) -> Trial:
@@ -170,7 +167,14 @@ def _try_single(bwrap: str, network: Network) -> Trial:
         os.write(seccomp, seccomp_program(platform.machine(), NETWORK_OF_ITS_OWN))
         words = ["/bin/sh", "-c", "readlink /proc/self/ns/pid >&2; grep -E '^(CapBnd|Seccomp):' /proc/self/status >&2"]
         command = single_command(
-            _plan(bwrap, network), (), words, cwd="/", seccomp=seccomp, info=info, processes=MOST_IN_TRIAL
+            _plan(bwrap, network),
+            (),
+            words,
+            cwd="/",
+            environment={"PATH": os.defpath},
+            seccomp=seccomp,
+            info=info,
+            processes=MOST_IN_TRIAL,
         )
     except OSError as error:
         return Trial(works=False, reason=f"what it needs cannot be opened: {error}")
@@ -211,6 +215,8 @@ def try_seatbelt() -> Trial:
         return Trial(works=False, reason="this is not macOS")
     if shutil.which("sandbox-exec", path="/usr/bin") is None:
         return Trial(works=False, reason="/usr/bin/sandbox-exec is not there")
+    from heddle.sandbox.seatbelt import NEVER_RUN
+
     return Trial(works=False, reason=NEVER_RUN)
 
 
@@ -237,7 +243,14 @@ def _once(key: tuple[object, ...], step: Callable[[], Trial]) -> Trial:
 def _judged(status: int, said: str) -> Trial:
     if status == 0:
         return Trial(works=True)
-    hint: Hint = hint_for(said, facts_of_this_machine())
+    return _explained(said)
+
+
+def _explained(said: str, *, is_missing: bool = False) -> Trial:
+    """Return a failure with its reason, and what to do."""
+    from heddle.sandbox.hints import facts_of_this_machine, hint_for  # large, and only for what does not work
+
+    hint = hint_for(said, facts_of_this_machine(), is_missing=is_missing)
     return Trial(works=False, reason=hint.reason, fix=hint.fix, said=said)
 
 
