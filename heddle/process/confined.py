@@ -324,9 +324,6 @@ class Restricted:
             self._tasks, self._counted_at = tasks_of(self._dress.uid), now
         return self._tasks + (self._dress.held.processes or 0) <= line.most_tasks
 
-    def was_sent(self) -> None:
-        """Do nothing: these keepers are used again."""
-
     def give_back(self, line: Line) -> None:
         """Keep a line for the next call, or let its keeper go."""
         if line.watch.ended or len(self._idle) >= IDLE_KEEPERS:
@@ -366,8 +363,9 @@ class Containers:
         _put_on(line, self._dress)
         return line
 
-    def was_sent(self) -> None:
-        """Make the next one while the call runs."""
+    def give_back(self, line: Line) -> None:
+        """Let a keeper go that has run its call, and make the next: sooner, the two would be in each other's way."""
+        line.close()
         self._enclosure.refill()
         self._calls += 1
         if self._calls < WORTH_PREPARING or len(self._spares) >= SPARES:
@@ -376,10 +374,6 @@ class Containers:
             self._spares.append(_dressed(self._enclosure.start(), self._dress, self))
         except (OSError, GuardError):
             pass  # the call that needs it says so
-
-    def give_back(self, line: Line) -> None:
-        """Let a keeper go that has run its call."""
-        line.close()
 
     def lose(self, watch: Watch) -> None:
         """Put a supervisor out of use."""

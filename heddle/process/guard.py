@@ -254,9 +254,6 @@ class Guard:
                 watch = self.start()
         raise GuardError(watch.why_it_ended())
 
-    def was_sent(self) -> None:
-        """Do nothing: keepers that are not confined are used again."""
-
     def give_back(self, line: Line) -> None:
         """Keep a line for the next call, or let its keeper go."""
         watch = line.watch

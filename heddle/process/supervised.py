@@ -124,10 +124,6 @@ class Lines(Protocol):
         """
         ...
 
-    def was_sent(self) -> None:
-        """Note that a call is on its way: what is made ahead for the next one can be made now."""
-        ...
-
     def give_back(self, line: Line) -> None:
         """Keep a line for the next call, or let its keeper go."""
         ...
@@ -161,7 +157,6 @@ async def run_to_the_end(
         tries_left -= 1
         try:
             flight = _Flight(lines, await _line(lines), command, memoryview(stdin), limits, extras or NO_EXTRAS)
-            lines.was_sent()
         except GuardError as error:
             return Exit(ending=Ending.NOT_STARTED, error_number=errno.ECHILD, error=str(error))
         except OSError as error:
