@@ -102,6 +102,8 @@ class Runner:
             raise DefinitionError(f"Runner(sandbox=…) takes a heddle.Sandbox, not {sandbox!r:.60}")
         if backend is not None and launcher is not None:
             raise DefinitionError("give a backend or a launcher: a launcher starts programs in its own way")
+        if sandbox is not None and isinstance(launcher, (SupervisedLauncher, DirectLauncher)):
+            raise DefinitionError("give a sandbox or this launcher: it confines nothing")
         for name, value in (("limits", limits), ("ceiling", ceiling)):
             if not isinstance(value, Limits):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
                 raise DefinitionError(f"Runner({name}=…) takes Limits, not {value!r:.60}")
@@ -381,8 +383,12 @@ async def _fit(workspace: Workspace, tier: Tier) -> None:
 
     Raises:
         SandboxUnavailable: They cannot be held to what is read-only in it.
+        DefinitionError: It is everything that there is.
     """
     if workspace.is_adopted:
+        from heddle.sandbox.choice import refuse_too_much
+
+        refuse_too_much(workspace.path, writes=True)
         if tier.uid != os.geteuid():
             workspace.admit((tier.uid, tier.gid))
         return

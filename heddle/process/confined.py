@@ -21,13 +21,14 @@ import attrs
 
 from heddle.errors import SandboxUnavailable
 from heddle.limits import Limits
-from heddle.process import supervisor
+from heddle.process import diagnosis, supervisor
 from heddle.process.guard import CONTAINER, PROGRAM, Guard, GuardError, Line, Watch, interpreter
 from heddle.process.supervised import Extras, SupervisedLauncher, run_to_the_end, send_launch
 from heddle.process.values import ATTEMPT_VARIABLE, Command, Ending, Exit
 from heddle.sandbox import bubblewrap
 from heddle.sandbox.handles import Handles
 from heddle.sandbox.landlock import SCOPES_SINCE, new_ruleset, tasks_of
+from heddle.sandbox.policy import Usual
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -106,7 +107,16 @@ class ConfinedLauncher(SupervisedLauncher):
         if not tier.reaches(confinement.workspace):
             from heddle.sandbox.choice import tier_of_folder
 
-            tier = tier_of_folder(tier, confinement.workspace, confinement.of_workspace)
+            inside = confinement.inside
+            held = [grant for grant in (*tier.plan.grants, *inside) if grant.mode == "ro"]
+            lost = [grant.path for grant in held if grant.path.is_relative_to(confinement.workspace)]
+            if tier.kind == "landlock" and lost:
+                raise SandboxUnavailable(
+                    "workspace=…",
+                    f"Landlock cannot keep {lost[0]} read-only inside of a folder that tools may write. "
+                    "Adopt one that holds no tools and nothing that is only read, or take bubblewrap",
+                )
+            tier = tier_of_folder(tier, confinement.workspace, [*confinement.of_workspace, *inside])
             if enclosure is not None:
                 enclosure = owned = Enclosure(self._guard, tier)
         return ConfinedSession(
@@ -146,6 +156,8 @@ class ConfinedSession:
 
     async def launch(self, command: Command, stdin: bytes, limits: Limits) -> Exit:
         """Run `command` to its end, and everything that it starts; see `heddle.process.LauncherSession`."""
+        if isinstance(limits.processes, Usual) and self._tier.uid == 0:
+            limits = attrs.evolve(limits, processes=None)
         if limits.processes is not None and self._tier.uid == 0:
             raise SandboxUnavailable(
                 "limits.processes", "tools run as root here, whose processes the kernel does not count; see run_as"
@@ -202,7 +214,12 @@ class ConfinedSession:
         """Run it in a container of bubblewrap's own."""
         tier, confinement = self._tier, self._confinement
         plan = attrs.evolve(tier.plan, network=network)
-        binds = bubblewrap.binds_for(plan, confinement.workspace, confinement.places, confinement.reserved)
+        binds = bubblewrap.binds_for(
+            plan, confinement.workspace, confinement.places, confinement.reserved, everything=True
+        )
+        number = diagnosis.why_no_program(command.argv[0], lambda path: bubblewrap.is_in_sight(path, binds))
+        if number:  # a shell would try to run it as a script of its own
+            return Exit(ending=Ending.NOT_STARTED, error_number=number, error=os.strerror(number))
         info = os.memfd_create("heddle-info", os.MFD_CLOEXEC)
         try:
             started = bubblewrap.single_command(

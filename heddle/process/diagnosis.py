@@ -7,6 +7,10 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["NOT_FOUND", "why_interpreter_failed", "why_not_started"]
 
@@ -14,6 +18,7 @@ __all__ = ["NOT_FOUND", "why_interpreter_failed", "why_not_started"]
 FIRST_LINE = 256
 # What a shell and env(1) exit with when they find a program but cannot start it, or do not find it.
 NOT_FOUND = frozenset({126, 127})
+ELF_HEADER = 64
 _BINARY_MAGIC = (b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 
 
@@ -53,6 +58,38 @@ def _why_not_started(path: str, cwd: Path, number: int, text: str) -> str:
             "The host passes too much: see Environment(allow=…)"
         )
     return text or os.strerror(number)
+
+
+def why_no_program(path: str, is_in_sight: Callable[[str], bool]) -> int:
+    """Return the errno with which the system would refuse to start a file; 0 where it seems to be a program.
+
+    Args:
+        path: The file.
+        is_in_sight: Whether a path can be seen where it is to be started.
+    """
+    try:
+        is_file = stat.S_ISREG(os.stat(path).st_mode)
+        first = _first_line(path) if is_file else None
+    except OSError as error:
+        return error.errno or errno.ENOENT
+    if first is None:
+        return errno.EACCES
+    if not first.startswith(b"#!"):
+        return 0 if _is_binary(path) else errno.ENOEXEC
+    interpreter = _interpreter(first)
+    if not interpreter or len(first) >= FIRST_LINE:
+        return errno.ENOEXEC
+    if not os.path.exists(interpreter) or not is_in_sight(interpreter):
+        return errno.ENOENT
+    return 0 if os.path.isfile(interpreter) and os.access(interpreter, os.X_OK) else errno.EACCES
+
+
+def _is_binary(path: str) -> bool:
+    """Return whether a file begins as the program does that runs this: of its kind, and for such a machine."""
+    with open(path, "rb") as file, open("/proc/self/exe", "rb") as ours:
+        header, own = file.read(ELF_HEADER), ours.read(ELF_HEADER)
+    # Magic number, class and byte order; the machine. Source: elf(5).
+    return len(header) == ELF_HEADER and header[:6] == own[:6] and header[18:20] == own[18:20]
 
 
 def why_interpreter_failed(path: str, search_path: str, *, confined: bool = False) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 
 from heddle.sandbox.handles import open_path
-from heddle.sandbox.policy import Grant, Network
+from heddle.sandbox.policy import Grant, Network, with_pins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -58,9 +58,11 @@ TMP, SHM = "/tmp", "/dev/shm"  # noqa: S108 - inside the container
 # What a supervisor inside needs, for its own namespaces and for nothing outside of them: mounts, other users and the
 # ways to their files, the loopback device, and to give up the right to have any of it.
 CAPABILITIES = ("SYS_ADMIN", "SETPCAP", "SETFCAP", "SETUID", "SETGID", "NET_ADMIN", "DAC_READ_SEARCH")
-# Sets the most processes inside of the new user namespace, where the kernel counts them apart: shells differ in the
-# letter for it.
-MOST_PROCESSES = 'ulimit -p "$0" 2>/dev/null || ulimit -u "$0" || exit 125; exec "$@"'
+# The last steps before a tool of a single call: set the most processes, which has to be done inside of the new user
+# namespace, where the kernel counts them apart (shells differ in the letter for it), and say that all is ready.
+LAST_STEPS = (
+    'test -z "$0" || ulimit -p "$0" 2>/dev/null || ulimit -u "$0" || exit 125; echo ready >&{info}; exec "$@" {info}>&-'
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -122,9 +124,8 @@ def session_command(plan: Plan, python: str, programs: Mapping[str, Path], words
     Raises:
         OSError: Something that is granted cannot be opened.
     """
-    options = _Options(
-        FIRST_HANDLE + 3, plan.handles
-    )  # after the control socket, the host's handle and the list of options
+    # After the control socket, the host's handle and the list of options.
+    options = _Options(FIRST_HANDLE + 3, plan.handles)
     # A user 0 of this namespace alone may mount the terminals; every container maps it back to who it is.
     options.add("--uid", "0", "--gid", "0", "--as-pid-1")
     try:
@@ -136,8 +137,7 @@ def session_command(plan: Plan, python: str, programs: Mapping[str, Path], words
         for name, path in programs.items():
             options.bind("r", path, f"{PROGRAMS}/{name}")
         # The outer first: one that is bound later lies over what it holds.
-        everything = [*(Grant(root, "rw") for root in plan.roots), *plan.grants]
-        for grant in sorted(everything, key=lambda each: len(each.path.parts)):
+        for grant in with_pins([*(Grant(root, "rw") for root in plan.roots), *plan.grants]):
             options.bind("r" if grant.mode == "ro" else "w", grant.path, str(grant.path))
         options.add("--remount-ro", "/", "--chdir", "/")
         if plan.joins_namespace:  # it comes as the last descriptor
@@ -171,22 +171,21 @@ def single_command(
         cwd: Where it is started.
         environment: All of its variables.
         seccomp: The filter, in an open file; it is opened again, to be read from its beginning.
-        info: An open file, into which bubblewrap writes when the container is there.
+        info: An open file, into which is written when the tool is about to be started.
         processes: How many it may have.
 
     Raises:
         OSError: Something that is granted cannot be opened.
     """
     options = _Options(FIRST_HANDLE + 1, plan.handles)
-    options.add("--unshare-user", "--new-session", "--info-fd", options.hold(os.dup(info)))
+    options.add("--unshare-user", "--new-session")
+    options.hold(os.dup(info))
     if plan.network == "none":
         options.add("--unshare-net")
     try:
         _machine(options, plan)
         options.add("--size", str(plan.tmp_bytes), "--perms", "1777", "--tmpfs", TMP)
         options.add("--perms", "0700", "--dir", f"{TMP}/home")
-        for grant in plan.grants:
-            options.bind("r" if grant.mode == "ro" else "w", grant.path, str(grant.path))
         for bind in binds:
             if bind.source:
                 options.bind(bind.mode, Path(bind.source), bind.target)
@@ -194,36 +193,57 @@ def single_command(
         for name, value in environment.items():
             options.add("--setenv", name, value)
         options.add("--seccomp", options.hold(os.open(f"/proc/self/fd/{seccomp}", os.O_RDONLY | os.O_CLOEXEC)))
-        limited = [] if processes is None else ["/bin/sh", "-c", MOST_PROCESSES, str(processes + 1)]
-        options.add("--", *limited, *argv)
+        most = "" if processes is None else str(processes + 1)
+        options.add("--", "/bin/sh", "-c", LAST_STEPS.format(info=FIRST_HANDLE + 1), most, *argv)
         return options.command(plan.bwrap, at=FIRST_HANDLE)
     except BaseException:
         options.close()
         raise
 
 
-def binds_for(plan: Plan, workspace: Path, places: Mapping[str, Path], reserved: Path | None) -> tuple[Bind, ...]:
-    """Return what the containers of one scope see beside what all of them do.
+def binds_for(
+    plan: Plan, workspace: Path, places: Mapping[str, Path], reserved: Path | None, *, everything: bool = False
+) -> tuple[Bind, ...]:
+    """Return what the containers of one scope see beside what all of them do, the outer first.
 
     Args:
         plan: Of the session.
         workspace: Where the calls work: in one of the plan's roots, or granted.
         places: What is read at a place in it, and is elsewhere.
         reserved: The folder of tools, read-only wherever it is.
+        everything: What the plan grants as well.
     """
-    binds = [Bind("w", "", str(root)) for root in plan.roots if not _is_in_tmp(root)]
-    hidden = [
-        grant for grant in plan.grants if _is_in_tmp(grant.path) or any(map(grant.path.is_relative_to, plan.roots))
-    ]
-    binds += [Bind("r" if grant.mode == "ro" else "w", str(grant.path), str(grant.path)) for grant in hidden]
-    binds.append(Bind("w", str(workspace), str(workspace)))
+    covers = [Bind("w", "", str(root)) for root in plan.roots if not _is_in_tmp(root)]
+    # What is at a place, by the place; of two at one place the later counts.
+    there: dict[Path, tuple[Literal["ro", "rw"], Path]] = {
+        grant.path: (grant.mode, grant.path)
+        for grant in plan.grants
+        if everything or _is_hidden(grant.path, plan) or grant.path.is_relative_to(workspace)
+    }
+    there[workspace] = ("rw", workspace)
     if reserved is not None:
-        binds.append(Bind("r", str(reserved), str(reserved)))
-    # Each folder on the way is a mount of its own, so that no tool can put another one in its place.
-    above = {str(parent) for place in places for parent in Path(place).parents if str(parent) != "."}
-    binds += [Bind("w", str(workspace / place), str(workspace / place)) for place in sorted(above)]
-    binds += [Bind("r", str(path), str(workspace / place)) for place, path in sorted(places.items())]
-    return tuple(binds)
+        there[reserved] = ("ro", reserved)
+    there |= {workspace / place: ("ro", source) for place, source in places.items()}
+    grants = with_pins(Grant(place, mode) for place, (mode, _) in there.items())
+    return (
+        *covers,
+        *(
+            Bind("r" if grant.mode == "ro" else "w", str(there.get(grant.path, ("", grant.path))[1]), str(grant.path))
+            for grant in grants
+        ),
+    )
+
+
+def is_in_sight(path: str, binds: Iterable[Bind]) -> bool:
+    """Return whether a single call sees what is at a path of the host."""
+    return any(
+        Path(path).is_relative_to(place) for place in (*SYSTEM, *LINKS, "/etc", *(bind.target for bind in binds))
+    )
+
+
+def _is_hidden(path: Path, plan: Plan) -> bool:
+    """Return whether a container has something of its own over what the session has there."""
+    return _is_in_tmp(path) or any(map(path.is_relative_to, plan.roots))
 
 
 def _is_in_tmp(path: Path) -> bool:

@@ -20,13 +20,13 @@ from heddle.errors import DefinitionError, SandboxUnavailable
 from heddle.sandbox import trials
 from heddle.sandbox.bubblewrap import LINKS, SYSTEM, Plan
 from heddle.sandbox.landlock import SCOPES_SINCE, landlock_abi
-from heddle.sandbox.policy import NOBODY, BackendName, Grant, Sandbox
+from heddle.sandbox.policy import NOBODY, BackendName, Grant, Sandbox, mode_at, with_pins
 from heddle.sandbox.tiers import Kind, Tier
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["choose", "grants_of", "guarantees_of", "tier_of_folder"]
+__all__ = ["choose", "grants_of", "guarantees_of", "refuse_too_much", "tier_of_folder"]
 
 logger: logging.Logger = logging.getLogger("heddle")
 
@@ -85,7 +85,7 @@ def grants_of(sandbox: Sandbox, programs: Iterable[Path], roots: Sequence[Path])
     if missing:
         raise DefinitionError(f"the sandbox names what is not there: {', '.join(missing)}")
     for path in (*sandbox.read, *sandbox.write):
-        _refuse_too_much(path, Path(os.path.realpath(path)), writes=path in sandbox.write)
+        refuse_too_much(path, writes=path in sandbox.write)
     writable = [Path(os.path.realpath(path)) for path in sandbox.write]
     for path in (*sandbox.read, *sandbox.write):
         _refuse_planted(path, writable)
@@ -99,11 +99,17 @@ def grants_of(sandbox: Sandbox, programs: Iterable[Path], roots: Sequence[Path])
     )
 
 
-def _refuse_too_much(path: Path, real: Path, *, writes: bool) -> None:
-    """Refuse a path with which little is left of a sandbox, or that is another one inside."""
+def refuse_too_much(path: Path, *, writes: bool) -> None:
+    """Refuse a path with which little is left of a sandbox, or that is another one inside.
+
+    Raises:
+        DefinitionError: It is one.
+    """
+    real = Path(os.path.realpath(path))
     if any(Path(own).is_relative_to(real) for own in OWN):
         raise DefinitionError(f"a sandbox cannot grant {path}: every call has its own. Name the folders in it")
-    if writes and any(Path(system).is_relative_to(real) for system in (*SYSTEM, *LINKS, "/etc")):
+    system = {Path(os.path.realpath(name)) for name in (*SYSTEM, *LINKS, "/etc")}
+    if writes and any(folder.is_relative_to(real) for folder in system):
         raise DefinitionError(f"a sandbox in which tools may write {path} is none. Name the folder that they need")
 
 
@@ -136,7 +142,7 @@ def _why_not(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant]) -> str | Non
         if sandbox.require == "namespaces":
             return "Landlock would be left, and require='namespaces' refuses it."
         inner = next(
-            (grant.path for grant in grants if grant.mode == "ro" and _is_inside_writable(grant, grants)), None
+            (grant.path for grant in grants if grant.mode == "ro" and mode_at(grant.path.parent, grants) == "rw"), None
         )
         if inner is not None:
             return f"Landlock cannot keep {inner} read-only inside of a folder that may be written."
@@ -147,10 +153,6 @@ def _why_not(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant]) -> str | Non
         return _sentence("bubblewrap", missing) if missing is not None else "bubblewrap is missing."
     trial = (trials.try_containers if kind == "containers" else trials.try_single)(bwrap, sandbox.network)
     return None if trial.works else _sentence("bubblewrap", trial)
-
-
-def _is_inside_writable(grant: Grant, grants: Sequence[Grant]) -> bool:
-    return any(outer.mode == "rw" and grant.path.is_relative_to(outer.path) for outer in grants)
 
 
 def _sentence(what: str, trial: trials.Trial) -> str:
@@ -170,7 +172,7 @@ def _tier(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence
     plan = Plan(
         bwrap=bwrap or "",
         network=sandbox.network,
-        grants=tuple(grants),
+        grants=with_pins(grants),
         roots=tuple(roots),
         tmp_bytes=sandbox.tmp_bytes,
         is_root=uid == 0,
@@ -196,12 +198,13 @@ def tier_of_folder(tier: Tier, folder: Path, grants: Sequence[Grant]) -> Tier:
     if os.geteuid() == 0:
         info = folder.stat()
         if not _may(info, uid, gid, stat.S_IRWXO):
-            uid, gid = info.st_uid, info.st_gid
+            uid = info.st_uid
+            gid = info.st_gid or _group_of(uid)  # no tool needs to be of root's group
     if uid == 0 and tier.uid != 0:
         _say_once(f"tools run as root in {folder}, which belongs to root: some limits have no effect")
     plan = attrs.evolve(
         tier.plan,
-        grants=(*tier.plan.grants, *grants),
+        grants=with_pins([*tier.plan.grants, *grants]),
         roots=(),
         is_root=uid == 0,
         joins_namespace=tier.kind == "containers" and uid != os.geteuid(),
@@ -258,10 +261,12 @@ def _obstacle(uid: int, gid: int, grants: Sequence[Grant], whole_way: Sequence[P
         if not _may(info, uid, gid, needed):
             return f"may not {'write' if needed & stat.S_IWOTH else 'read'} {grant.path}"
     if whole_way:
-        for path in (*(grant.path for grant in grants), *whole_way):
-            for parent in path.parents:
-                if not _may(parent.stat(), uid, gid, stat.S_IXOTH):
-                    return f"may not pass through {parent}"
+        # The first is the run's own, and is opened up for them.
+        ways = [*(parent for grant in grants for parent in grant.path.parents), *whole_way[1:]]
+        ways += [parent for root in whole_way for parent in root.parents]
+        for place in dict.fromkeys(ways):
+            if not _may(place.stat(), uid, gid, stat.S_IXOTH):
+                return f"may not pass through {place}"
     return None
 
 

@@ -279,7 +279,7 @@ def namespace_of(uid: int, gid: int) -> int:
         if number:
             raise OSError(number, f"unshare(user): {os.strerror(number)}")
         for name, inside in (("uid_map", uid), ("gid_map", gid)):
-            write(f"/proc/{pid}/{name}", f"0 0 1\n{inside} {inside} 1\n")
+            write(f"/proc/{pid}/{name}", "".join(f"{each} {each} 1\n" for each in sorted({0, inside})))
         return os.open(f"/proc/{pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         for fd in (asleep, wake, made, say):
@@ -350,7 +350,7 @@ def try_it(arguments: list[str]) -> int:
             bind_all([(b"r", b"/usr", b"/tmp/usr")], before)
             become(1000, 1000)
             drop_capabilities()
-            os.execv(arguments[1], [arguments[1]])
+            os.execv(arguments[1], arguments[1:])
         except OSError as error:
             say(str(error.strerror))
         os._exit(1)

@@ -12,15 +12,31 @@ import attrs
 from heddle.errors import DefinitionError, SandboxUnavailable
 from heddle.limits import Limits
 
-__all__ = ["CONFINED_LIMITS", "BackendName", "Confinement", "Grant", "Network", "Sandbox"]
+__all__ = [
+    "CONFINED_LIMITS",
+    "BackendName",
+    "Confinement",
+    "Grant",
+    "Network",
+    "Sandbox",
+    "Usual",
+    "mode_at",
+    "with_pins",
+]
 
 Network: TypeAlias = Literal["host", "none"]
 BackendName: TypeAlias = Literal["auto", "bubblewrap", "landlock", "seatbelt"]
 
 GIB = 1024**3
 MIB = 1024**2
+
+
+class Usual(int):
+    """A limit that nobody has asked for: where it cannot be held it is left out."""
+
+
 # 64 processes: a build with a few workers fits, a fork bomb does not matter. 2 GiB: an interpreter with a data set.
-CONFINED_LIMITS = Limits(processes=64, memory_bytes=2 * GIB)
+CONFINED_LIMITS = Limits(processes=Usual(64), memory_bytes=2 * GIB)
 # 64 MiB: what compilers and interpreters put into /tmp. It is memory.
 TMP_BYTES = 64 * MIB
 # What has no owner of its own anywhere.
@@ -100,6 +116,30 @@ class Grant:
     mode: Literal["ro", "rw"]
 
 
+def with_pins(grants: Iterable[Grant]) -> tuple[Grant, ...]:
+    """Return grants, the outer first, with each folder on the way from one that may be written to one that may not.
+
+    A folder that is bound by itself cannot be moved: else a tool would put one of its own in the place of what it may
+    only read, for the next call or for the host.
+    """
+    known = sorted(dict.fromkeys(grants), key=lambda each: len(each.path.parts))
+    paths = {grant.path for grant in known}
+    pins = {
+        parent
+        for inner in known
+        if inner.mode == "ro"
+        for parent in inner.path.parents
+        if parent not in paths and mode_at(parent, known) == "rw"
+    }
+    return tuple(sorted([*known, *(Grant(path, "rw") for path in pins)], key=lambda each: len(each.path.parts)))
+
+
+def mode_at(path: Path, grants: Iterable[Grant]) -> Literal["ro", "rw"] | None:
+    """Return what the innermost of the grants that hold a path lets be done with it; None where none does."""
+    holding = [grant for grant in grants if path.is_relative_to(grant.path)]
+    return max(holding, key=lambda each: len(each.path.parts)).mode if holding else None
+
+
 @attrs.frozen(kw_only=True)
 class Confinement:
     """What a session of calls may use: asked of a `Launcher` or a `Backend`, once per scope.
@@ -131,3 +171,10 @@ class Confinement:
             *([] if self.reserved is None else [Grant(self.reserved, "ro")]),
             *(Grant(path, "ro") for path in self.places.values()),
         )
+
+    @property
+    def inside(self) -> tuple[Grant, ...]:
+        """What of it lies in the workspace and may only be read: tools of a folder that is adopted with them."""
+        own = set(self.of_workspace)
+        real = (Grant(Path(os.path.realpath(grant.path)), grant.mode) for grant in self.grants if grant not in own)
+        return tuple(grant for grant in real if grant.mode == "ro" and grant.path.is_relative_to(self.workspace))

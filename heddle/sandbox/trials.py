@@ -6,6 +6,7 @@ them, a package may be there and be too old. What fails says why, and what to do
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import select
@@ -36,6 +37,7 @@ TRIAL_SECONDS = 10.0
 SAID_BYTES = 8192
 # 64, as calls have it by default.
 MOST_IN_TRIAL = 64
+SAY_CONFINED = "readlink /proc/self/ns/pid >&2; grep -E '^(CapBnd|Seccomp):' /proc/self/status >&2"
 Way: TypeAlias = Literal["containers", "single", "landlock", "seatbelt"]
 
 
@@ -135,7 +137,7 @@ def _try_containers(bwrap: str, network: Network) -> Trial:
     if unknown is not None:
         return unknown
     program = Path(container.__file__)
-    words = [f"{PROGRAMS}/sandbox/{program.name}", "1" if network == "none" else "0", "/bin/true"]
+    words = [f"{PROGRAMS}/sandbox/{program.name}", "1" if network == "none" else "0", "/bin/sh", "-c", SAY_CONFINED]
     try:
         command = session_command(
             _plan(bwrap, network), os.path.realpath(sys.executable), {"sandbox": program.parent}, words
@@ -143,7 +145,7 @@ def _try_containers(bwrap: str, network: Network) -> Trial:
     except OSError as error:
         return Trial(works=False, reason=f"what it needs cannot be opened: {error}")
     status, said = _run(command, extra=2)
-    return _judged(status, said)
+    return _judged(status, said) if status else _believed(bwrap, said)
 
 
 def _unknown_filter() -> Trial | None:
@@ -165,7 +167,7 @@ def _try_single(bwrap: str, network: Network) -> Trial:
     info = os.memfd_create("heddle-info", os.MFD_CLOEXEC)
     try:
         os.write(seccomp, seccomp_program(platform.machine(), NETWORK_OF_ITS_OWN))
-        words = ["/bin/sh", "-c", "readlink /proc/self/ns/pid >&2; grep -E '^(CapBnd|Seccomp):' /proc/self/status >&2"]
+        words = ["/bin/sh", "-c", SAY_CONFINED]
         command = single_command(
             _plan(bwrap, network),
             (),
@@ -184,11 +186,17 @@ def _try_single(bwrap: str, network: Network) -> Trial:
         os.close(seccomp)
         os.close(info)
     status, said = _run(command, extra=0)
-    if status != 0:
-        return _judged(status, said)
+    return _judged(status, said) if status else _believed(bwrap, said, is_filtered=True)
+
+
+def _believed(bwrap: str, said: str, *, is_filtered: bool = False) -> Trial:
+    """Judge what a program says that should be confined: another namespace, no capabilities, and perhaps a filter.
+
+    The host itself may be under a filter, and then everything is.
+    """
     words = said.split()
-    is_confined = len(words) == 5 and words[0] != os.readlink("/proc/self/ns/pid")  # noqa: PLR2004 - as written above
-    if not is_confined or int(words[2], 16) or words[4] != "2":
+    is_confined = len(words) == 5 and words[0] != os.readlink("/proc/self/ns/pid")  # noqa: PLR2004 - see SAY_CONFINED
+    if not is_confined or int(words[2], 16) or (is_filtered and words[4] != "2"):
         return _not_confined(bwrap, said)
     return Trial(works=True)
 
@@ -289,8 +297,11 @@ def _run(command: Started, *, extra: int) -> tuple[int, str]:
         os.close(null)
     try:
         text = _read(said, time.monotonic() + TRIAL_SECONDS)
-        if text is None:
-            os.kill(pid, signal.SIGKILL)
+        # Whatever happened: while it is not reaped the number is its own, and its group may have outlived it.
+        if text is not None:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
     finally:
         os.close(said)

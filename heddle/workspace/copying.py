@@ -89,6 +89,7 @@ class Copying:
         pause: Called before each file; it may raise, to stop.
         known: What is known of the files that are copied, by path: those are not read for their hash.
         owner: User and group that the copies are given to; None leaves them ours.
+        only_read: The group may read them, and nobody else.
         entries: The files that were copied, by path below the place that they are copied to.
         folders: How many folders were copied.
     """
@@ -97,6 +98,7 @@ class Copying:
     pause: Callable[[], object] = go_on
     known: Mapping[str, Entry] = attrs.field(factory=dict[str, Entry])
     owner: tuple[int, int] | None = None
+    only_read: bool = False
     entries: dict[str, Entry] = attrs.field(factory=dict[str, Entry], init=False)
     folders: int = attrs.field(default=0, init=False)
     _can_clone: bool = attrs.field(default=sys.platform == "linux", init=False)
@@ -178,6 +180,8 @@ class Copying:
     def _give(self, writer: int) -> None:
         if self.owner is not None:
             os.fchown(writer, *self.owner)
+        if self.only_read:
+            os.fchmod(writer, 0o750 if os.fstat(writer).st_mode & stat.S_IXUSR else 0o640)
 
     def _cloned(self, reader: int, writer: int, info: os.stat_result) -> bool:
         """Let the new file share the blocks of the old one, where the file system can."""

@@ -119,21 +119,25 @@ def snapshot(source: Source, folder: Path, pause: Callable[[], object], owner: t
         source: What is copied.
         folder: Where the copy is made; a file becomes a file of that name.
         pause: Called now and then; it may raise, to stop.
-        owner: User and group that all of it is given to; None leaves it ours.
+        owner: Whose group may read it, and nobody but us may change it; None leaves it ours.
 
     Raises:
         OSError: It cannot be copied; it is named.
     """
-    copying = Copying(Room(source.mount.max_bytes, source.mount.max_entries), pause, owner=owner)
+    mode = None
+    if owner is not None:  # who owns a file may change its mode, wherever it lies
+        owner, mode = (os.geteuid(), owner[1]), 0o750
+    room = Room(source.mount.max_bytes, source.mount.max_entries)
+    copying = Copying(room, pause, owner=owner, only_read=owner is not None)
     if source.path is None:
-        with Cursor(os.open(folder.parent, FOLDER), owner) as target:
+        with Cursor(os.open(folder.parent, FOLDER), owner, mode) as target:
             target.enter(folder.name, make=True)
             _write_files(source.mount.files or {}, target, copying)
         return attrs.evolve(source, copy=folder)
     try:
         original, name = _opened(source.path, is_folder=source.is_folder)
         try:
-            with Cursor(os.open(folder.parent, FOLDER), owner) as target:
+            with Cursor(os.open(folder.parent, FOLDER), owner, mode) as target:
                 _copy(original, name, target, folder.name, copying)
         finally:
             os.close(original)
@@ -204,7 +208,7 @@ def _write_files(files: Mapping[str, bytes], target: Cursor, copying: Copying) -
     for path, data in files.items():
         copying.pause()
         *folders, name = path.split("/")
-        with Cursor.at(target.fd, copying.owner) as place:
+        with Cursor.at(target.fd, target.owner, target.mode) as place:
             place.enter_all(folders, make=True)
             copying.contents(path, data, name, place.fd)
 

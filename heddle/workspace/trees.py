@@ -79,16 +79,18 @@ class Cursor:
     Attributes:
         fd: The folder. The cursor's own: it is closed when the cursor moves on.
         owner: User and group that a folder is given to which it makes; None leaves it ours.
+        mode: Of a folder that it makes; None leaves it to the system.
     """
 
     fd: int
     owner: tuple[int, int] | None = None
+    mode: int | None = None
     _above: list[tuple[int, int]] = attrs.field(factory=list[tuple[int, int]], init=False)
 
     @classmethod
-    def at(cls, folder: int, owner: tuple[int, int] | None = None) -> Self:
+    def at(cls, folder: int, owner: tuple[int, int] | None = None, mode: int | None = None) -> Self:
         """Return a cursor at a folder that somebody else keeps open."""
-        return cls(os.open(".", FOLDER, dir_fd=folder), owner)
+        return cls(os.open(".", FOLDER, dir_fd=folder), owner, mode)
 
     def __enter__(self) -> Self:
         return self
@@ -115,6 +117,8 @@ class Cursor:
             else:
                 if self.owner is not None:
                     os.chown(name, *self.owner, dir_fd=self.fd, follow_symlinks=False)
+                if self.mode is not None:
+                    os.chmod(name, self.mode, dir_fd=self.fd)
         inner = open_folder(name, self.fd) if open_up else os.open(name, FOLDER, dir_fd=self.fd)
         try:
             os.stat(".", dir_fd=inner)  # one that can be listed and not entered could not be left either
