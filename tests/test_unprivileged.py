@@ -22,6 +22,12 @@ SUITES = [
     "test_copyback.py",
     "test_ending.py",
     "test_hosts.py",
+    "test_jail_files.py",
+    "test_jail_limits.py",
+    "test_jail_network.py",
+    "test_jail_processes.py",
+    "test_jail_tiers.py",
+    "test_jail_workspaces.py",
     "test_kept.py",
     "test_landlock.py",
     "test_leaks.py",
@@ -65,7 +71,7 @@ def test_the_suites_that_meet_the_operating_system_pass_as_nobody() -> None:
             extra_groups=[],
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=900,
             check=False,
         )
     finally:
