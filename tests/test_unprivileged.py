@@ -19,6 +19,7 @@ NOBODY = 65534
 PYTHON = "/usr/bin/python3"
 SUITES = [
     "test_confined.py",
+    "test_container_mutations.py",
     "test_copyback.py",
     "test_ending.py",
     "test_hosts.py",

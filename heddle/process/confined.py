@@ -104,6 +104,7 @@ class ConfinedLauncher(SupervisedLauncher):
         """
         tier, enclosure = self._tier, self._enclosure
         owned: Enclosure | None = None
+        handles: Handles | None = None
         if not tier.reaches(confinement.workspace):
             from heddle.sandbox.choice import tier_of_folder
 
@@ -116,7 +117,12 @@ class ConfinedLauncher(SupervisedLauncher):
                     f"Landlock cannot keep {lost[0]} read-only inside of a folder that tools may write. "
                     "Adopt one that holds no tools and nothing that is only read, or take bubblewrap",
                 )
-            tier = tier_of_folder(tier, confinement.workspace, [*confinement.of_workspace, *inside])
+            grants = [*confinement.of_workspace, *inside]
+            try:
+                handles = Handles.on(grant.path for grant in grants)
+            except OSError as error:
+                raise SandboxUnavailable("workspace=…", str(error)) from error
+            tier = tier_of_folder(tier, confinement.workspace, grants, handles.by_path)
             if enclosure is not None:
                 enclosure = owned = Enclosure(self._guard, tier)
         return ConfinedSession(
@@ -125,6 +131,7 @@ class ConfinedLauncher(SupervisedLauncher):
             guard=self._guard,
             enclosure=enclosure,
             owned=owned,
+            handles=handles,
             filters=self._filters,
             survivors=self.survivors,
         )
@@ -141,6 +148,7 @@ class ConfinedSession:
         guard: Guard,
         enclosure: Enclosure | None,
         owned: Enclosure | None,
+        handles: Handles | None,
         filters: _Filters,
         survivors: dict[str, tuple[int, ...]],
     ) -> None:
@@ -149,6 +157,7 @@ class ConfinedSession:
         self._guard = guard
         self._enclosure = enclosure
         self._owned = owned
+        self._handles = handles
         self._filters = filters
         self.survivors = survivors
         self.guarantees = tier.guarantees
@@ -260,6 +269,8 @@ class ConfinedSession:
         self._wardrobe.clear()
         if self._owned is not None:
             self._owned.close()
+        if self._handles is not None:
+            self._handles.close()
 
 
 def _with_signal(exit_: Exit) -> Exit:

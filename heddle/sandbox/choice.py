@@ -189,14 +189,20 @@ def _tier(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence
     )
 
 
-def tier_of_folder(tier: Tier, folder: Path, grants: Sequence[Grant]) -> Tier:
+def tier_of_folder(tier: Tier, folder: Path, grants: Sequence[Grant], handles: Mapping[Path, int]) -> Tier:
     """Return the tier for a workspace that lies where `tier` does not reach: one that the host has brought.
 
     As root, its tools run as whoever the folder belongs to.
+
+    Args:
+        tier: That of the runner.
+        folder: The workspace.
+        grants: What its tools may use beside what the runner's may; the folder among it.
+        handles: All of that, opened.
     """
     uid, gid = tier.uid, tier.gid
     if os.geteuid() == 0:
-        info = folder.stat()
+        info = os.fstat(handles[folder])
         if not _may(info, uid, gid, stat.S_IRWXO):
             uid = info.st_uid
             gid = info.st_gid or _group_of(uid)  # no tool needs to be of root's group
@@ -206,6 +212,7 @@ def tier_of_folder(tier: Tier, folder: Path, grants: Sequence[Grant]) -> Tier:
         tier.plan,
         grants=with_pins([*tier.plan.grants, *grants]),
         roots=(),
+        handles={**tier.plan.handles, **handles},
         is_root=uid == 0,
         joins_namespace=tier.kind == "containers" and uid != os.geteuid(),
     )

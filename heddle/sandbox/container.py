@@ -215,7 +215,10 @@ def open_before(path: str, before: int) -> int:
     name = os.fsencode(path[len(TMP) + 1 :] if below_tmp else path)
     how = struct.pack("=QQQ", HANDLE, 0, RESOLVE_NO_SYMLINKS)
     folder = before if below_tmp else AT_FDCWD
-    return check(libc.syscall(OPENAT2, folder, name, how, ctypes.c_size_t(len(how))), f"open({path})")
+    fd = check(libc.syscall(OPENAT2, folder, name, how, ctypes.c_size_t(len(how))), f"open({path})")
+    if stat.S_ISLNK(os.fstat(fd).st_mode):  # the last part of a path is opened as it is
+        raise OSError(errno.ELOOP, f"{path} is a link: a tool has replaced it")
+    return fd
 
 
 def way_to(path: str, *, is_folder: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import stat
 import struct
 from pathlib import Path
 from types import MappingProxyType
@@ -34,7 +35,7 @@ def open_path(path: Path) -> int:
     how = struct.pack("=QQQ", HANDLE, 0, RESOLVE_NO_SYMLINKS)
     fd = int(libc.syscall(OPENAT2, AT_FDCWD, os.fsencode(path), how, ctypes.c_size_t(len(how))))
     if fd >= 0:
-        return fd
+        return _no_link(path, fd)
     number = ctypes.get_errno()
     if number == errno.ENOSYS:  # before Linux 5.6, or a kernel that is none: each step by itself
         return _step_by_step(path)
@@ -42,14 +43,19 @@ def open_path(path: Path) -> int:
     raise OSError(number, f"{path}: {said}")
 
 
+def _no_link(path: Path, fd: int) -> int:
+    """Return a handle, unless it is one on a link: the last part of a path is not followed, and is opened as it is."""
+    if stat.S_ISLNK(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.ELOOP, f"{path}: a link has come into the way")
+    return fd
+
+
 def _step_by_step(path: Path) -> int:
     place = os.open("/", HANDLE)
     for name in path.parts[1:]:
         try:
-            inner = os.open(name, HANDLE, dir_fd=place)
-            if os.path.islink(f"/proc/self/fd/{place}/{name}"):
-                os.close(inner)
-                raise OSError(errno.ELOOP, f"{path}: a link has come into the way")
+            inner = _no_link(path, os.open(name, HANDLE, dir_fd=place))
         finally:
             os.close(place)
         place = inner
