@@ -35,9 +35,9 @@ async def test_a_result_names_what_confined_it(jail: Jail) -> None:
 
     assert result == heddle.Returned({"ok": True})
     assert result.report.tier == ("bubblewrap" if jail.is_apart else "landlock")
-    assert {
-        word: result.report.guarantees[word] for word in ("reads", "writes", "network", "processes")
-    } == dict.fromkeys(("reads", "writes", "network", "processes"), "enforced")
+    for word in ("reads", "network", "processes"):
+        assert result.report.guarantees[word] == "enforced"
+    assert result.report.guarantees["writes"] == ("enforced" if jail.is_apart else "partial")
     assert result.report.guarantees["other_calls"] == ("enforced" if jail.is_apart else "partial")
 
 

@@ -917,9 +917,9 @@ NO_NEW_PRIVILEGES = of("container.py", 'check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1,
 RULESET = of("container.py", 'check(libc.syscall(RESTRICT_SELF, self.ruleset, 0), "landlock_restrict_self")')
 DUMPABLE = of("container.py", 'check(libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl(dumpable)")')
 BECOME = of("container.py", "become(self.uid, self.gid)\n\n", "pass\n\n")
-SHM = of("container.py", 'mount("tmpfs", SHM, "tmpfs", MS_NOSUID | MS_NODEV, options)')
-TMP = of("container.py", 'mount("tmpfs", TMP, "tmpfs", MS_NOSUID | MS_NODEV, options)')
-PINS = Edit(policy.with_pins, "for parent in inner.path.parents", "for parent in ()")
+SHM = of("container.py", "        for place in before:\n", "        for place in (TMP,):\n")
+TMP = of("container.py", "        for place in before:\n", "        for place in (SHM,):\n")
+PINS = Edit(policy.with_pins, "for parent in path.parents", "for parent in ()")
 FOLLOWING = of(
     "container.py",
     'struct.pack("=QQQ", HANDLE, 0, RESOLVE_NO_SYMLINKS)',
@@ -958,7 +958,7 @@ FAULTS: dict[str, Fault] = {
         Edit(seccomp._instructions, "{**_DENIED, **more}", "{**more}"), a_tool_traces_nobody, TIERS
     ),
     "no list for who sees the host": Fault(
-        Edit(tiers.Tier.filter_for, 'in_sight_of_the_host=self.kind == "landlock"', "in_sight_of_the_host=False"),
+        Edit(tiers.Tier.filter_for, 'in_sight = self.kind == "landlock"', "in_sight = False"),
         shared_memory_of_the_host_is_out_of_reach,
         LANDLOCK,
     ),
@@ -1014,7 +1014,7 @@ FAULTS: dict[str, Fault] = {
     "a /dev that is written": Fault(without(machine, "--remount-ro", "/dev"), what_covers_is_not_written, APART),
     "the way to a mount is not held": Fault(PINS, a_read_only_mount_stays_in_its_place, APART),
     "no cover over workspaces": Fault(
-        Edit(bubblewrap.binds_for, "for root in plan.roots if", "for root in plan.roots[:0] if"),
+        Edit(bubblewrap._covered, "for root in plan.roots if", "for root in plan.roots[:0] if"),
         a_sibling_is_out_of_reach,
         CONTAINERS,
     ),
@@ -1090,7 +1090,7 @@ FAULTS: dict[str, Fault] = {
     "no hold on the host's sockets": Fault(
         Edit(confined.ConfinedSession._dress, 'elif network == "host" and tier.abi', 'elif network == "" and tier.abi'),
         abstract_sockets_of_the_host_are_out_of_reach,
-        APART,
+        CONTAINERS,
     ),
     "no hold on the host's sockets by what starts bubblewrap": Fault(
         Edit(confined.ConfinedSession._launch_alone, 'if network == "host" and', 'if network == "" and'),
@@ -1290,7 +1290,7 @@ LAYERED: dict[str, Layers] = {
         CONTAINERS,
     ),
     "what /tmp was before": Layers(
-        (of("container.py", "            os.close(before)\n", ""), DUMPABLE),
+        (of("container.py", "            for fd in before.values():\n                os.close(fd)\n", ""), DUMPABLE),
         a_sibling_in_tmp_is_out_of_reach,
         CONTAINERS,
     ),

@@ -27,6 +27,7 @@ SUITES = [
     "test_jail_limits.py",
     "test_jail_network.py",
     "test_jail_processes.py",
+    "test_jail_scopes.py",
     "test_jail_tiers.py",
     "test_jail_workspaces.py",
     "test_kept.py",

@@ -55,8 +55,15 @@ def _refuse_without_safe(given: dict[str, object]) -> None:
 
 def _launch_folder() -> list[Path]:
     """Return the folder that heddle was started from; nothing, with a word, where that is everything a user has."""
-    folder = Path.cwd()
-    home = Path(os.path.realpath(Path.home()))
+    try:
+        folder = Path.cwd()
+    except FileNotFoundError:
+        click.echo("note: the folder in which heddle was started is gone", err=True)
+        return []
+    try:
+        home = Path(os.path.realpath(Path.home()))
+    except RuntimeError:  # a user of whom nothing is known
+        home = folder
     if home.is_relative_to(folder) or Path("/tmp").is_relative_to(folder):  # noqa: S108 - a name, not a use
         click.echo(f"note: tools may not read {folder}, where heddle was started: that is too much", err=True)
         return []

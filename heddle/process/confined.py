@@ -7,23 +7,27 @@ of them: what a confined program leaves behind falls to a process that it can ne
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
+import math
 import os
 import signal
 import socket
 import time
+import weakref
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import attrs
+import trio
 
 from heddle.errors import SandboxUnavailable
 from heddle.limits import Limits
 from heddle.process import diagnosis, supervisor
 from heddle.process.guard import CONTAINER, PROGRAM, Guard, GuardError, Line, Watch, interpreter
-from heddle.process.supervised import Extras, SupervisedLauncher, run_to_the_end, send_launch
+from heddle.process.supervised import Extras, SupervisedLauncher, run_to_the_end, send_by_file, send_launch
 from heddle.process.values import ATTEMPT_VARIABLE, Command, Ending, Exit
 from heddle.sandbox import bubblewrap
 from heddle.sandbox.handles import Handles
@@ -51,6 +55,8 @@ IDLE_KEEPERS = 8
 OTHERS = 128
 # 1 s between two looks at how many processes a user has: one takes about as long as starting a program.
 COUNT_SECONDS = 1.0
+# 4 ms between two calls: about what a container takes to be made.
+BACK_TO_BACK_SECONDS = 0.004
 # 2: one call alone needs nothing ready after it.
 WORTH_PREPARING = 2
 _NOTHING = Limits()
@@ -66,7 +72,8 @@ class ConfinedLauncher(SupervisedLauncher):
         self.guarantees = tier.guarantees
         # Opened now, before any tool has run: what a path of the policy leads to later may be a tool's work.
         self._handles = Handles.on(grant.path for grant in tier.plan.grants)
-        tier = attrs.evolve(tier, plan=attrs.evolve(tier.plan, handles=self._handles.by_path))
+        inner = bubblewrap.folders_of_python(os.path.realpath(interpreter())) if tier.kind == "containers" else ()
+        tier = attrs.evolve(tier, plan=attrs.evolve(tier.plan, handles=self._handles.by_path, inner=inner))
         self._tier = tier
         self._filters = _Filters(tier)
         self._enclosure = Enclosure(self._guard, tier) if tier.kind == "containers" else None
@@ -108,6 +115,12 @@ class ConfinedLauncher(SupervisedLauncher):
         if not tier.reaches(confinement.workspace):
             from heddle.sandbox.choice import tier_of_folder
 
+            if any(root.is_relative_to(confinement.workspace) for root in tier.plan.roots):
+                raise SandboxUnavailable(
+                    "workspace=…",
+                    f"{confinement.workspace} holds the folder in which the runner makes its own workspaces, "
+                    "which tools could reach then. Adopt another one, or set TMPDIR elsewhere",
+                )
             inside = confinement.inside
             held = [grant for grant in (*tier.plan.grants, *inside) if grant.mode == "ro"]
             lost = [grant.path for grant in held if grant.path.is_relative_to(confinement.workspace)]
@@ -163,6 +176,7 @@ class ConfinedSession:
         self.guarantees = tier.guarantees
         self._wardrobe: dict[tuple[Network, Limits], Containers | Restricted] = {}
 
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C comes at a wait, and not between making a thing and minding it
     async def launch(self, command: Command, stdin: bytes, limits: Limits) -> Exit:
         """Run `command` to its end, and everything that it starts; see `heddle.process.LauncherSession`."""
         if isinstance(limits.processes, Usual) and self._tier.uid == 0:
@@ -200,14 +214,15 @@ class ConfinedSession:
         if tier.kind == "landlock":
             grants = [*tier.grants, *confinement.of_workspace]
             ruleset = new_ruleset(tier.abi, grants, handles=tier.plan.handles, network=network == "host")
-            flags += ("s" if tier.abi >= SCOPES_SINCE else "") + ("r" if tier.user else "")
+            flags += "l" + ("s" if tier.abi >= SCOPES_SINCE else "") + ("r" if tier.user else "")
         elif network == "host" and tier.abi >= SCOPES_SINCE:
             ruleset = new_ruleset(tier.abi, scopes_only=True)
+            flags += "l"
         if tier.kind == "containers":
             binds = bubblewrap.binds_for(tier.plan, confinement.workspace, confinement.places, confinement.reserved)
             flags += ("n" if network != tier.plan.network else "") + ("r" if tier.plan.joins_namespace else "")
         if tier.kind == "single":  # bubblewrap does all else
-            flags = "s"
+            flags = "ls"
         return Dress(
             flags=flags,
             uid=tier.uid,
@@ -315,7 +330,7 @@ class Dress:
         for bind in self.binds:
             fields += [bind.mode, bind.source, bind.target]
         fds = [fd for fd in (self.filter, self.ruleset) if fd >= 0]
-        socket.send_fds(line.socket, [b"N" + os.fsencode("\0".join(fields))], fds)
+        send_by_file(line.socket, b"N" + os.fsencode("\0".join(fields)), fds, b"O")
 
     def close(self) -> None:
         """Close what only this scope needs."""
@@ -332,6 +347,7 @@ class Restricted:
         self._idle: list[Line] = []
         self._tasks = 0
         self._counted_at = 0.0
+        self._is_over = False
 
     def take(self) -> Line:
         """Return a line to a keeper that is free; see `heddle.process.supervised.Lines`."""
@@ -352,9 +368,12 @@ class Restricted:
             self._tasks, self._counted_at = tasks_of(self._dress.uid), now
         return self._tasks + (self._dress.held.processes or 0) <= line.most_tasks
 
+    def was_sent(self) -> None:
+        """Do nothing: these keepers are used again."""
+
     def give_back(self, line: Line) -> None:
         """Keep a line for the next call, or let its keeper go."""
-        if line.watch.ended or len(self._idle) >= IDLE_KEEPERS:
+        if self._is_over or line.watch.ended or len(self._idle) >= IDLE_KEEPERS:
             line.close()
         else:
             self._idle.append(line)
@@ -365,6 +384,7 @@ class Restricted:
 
     def close(self) -> None:
         """Let the keepers go."""
+        self._is_over = True
         while self._idle:
             self._idle.pop().close()
         self._dress.close()
@@ -378,30 +398,39 @@ class Containers:
         self._dress = dress
         self._spares: list[Line] = []
         self._calls = 0
+        self._ended_at = -math.inf
 
     def take(self) -> Line:
         """Return a line to a keeper that is free; see `heddle.process.supervised.Lines`."""
         watch = self._enclosure.start()
         while self._spares:
             line = self._spares.pop()
-            if line.watch is watch:
+            if line.watch is watch and line.is_there():
                 return line
             line.close()
         line = self._enclosure.take_blank()
         _put_on(line, self._dress)
         return line
 
+    def was_sent(self) -> None:
+        """Make the next container now where calls come back to back: else it would be late for every one of them."""
+        if trio.current_time() - self._ended_at < BACK_TO_BACK_SECONDS and self._enclosure.in_use() == 1:
+            self._make_the_next()
+
     def give_back(self, line: Line) -> None:
         """Let a keeper go that has run its call, and make the next: sooner, the two would be in each other's way."""
         line.close()
-        self._enclosure.refill()
         self._calls += 1
+        self._ended_at = trio.current_time()
+        self._make_the_next()
+
+    def _make_the_next(self) -> None:
+        """Make ahead what the next call needs; where that fails it says so."""
+        self._enclosure.refill()
         if self._calls < WORTH_PREPARING or len(self._spares) >= SPARES:
             return
-        try:
+        with contextlib.suppress(OSError, GuardError):
             self._spares.append(_dressed(self._enclosure.start(), self._dress, self))
-        except (OSError, GuardError):
-            pass  # the call that needs it says so
 
     def lose(self, watch: Watch) -> None:
         """Put a supervisor out of use."""
@@ -451,7 +480,7 @@ class Enclosure:
         self._tier = tier
         self._plan = tier.plan
         self._watch: Inner | None = None
-        self._is_over = False
+        _enclosures.add(self)
 
     def start(self) -> Inner:
         """Return the supervisor in charge, starting one when there is none that can be trusted.
@@ -471,16 +500,25 @@ class Enclosure:
     def take_blank(self) -> Line:
         """Return a line to a keeper whose container is made, or being made, and which is not confined yet."""
         watch = self.start()
-        if not watch.idle:
-            self._add_blank(watch)
+        while watch.idle:
+            line = watch.idle.pop()
+            if line.is_there():
+                return line
+            line.close()
+        self._add_blank(watch)
         if not watch.idle:
             raise GuardError(watch.why_it_ended())
         return watch.idle.pop()
 
+    def in_use(self) -> int:
+        """Return how many containers there are beside those that were made for any call."""
+        return 0 if self._watch is None else len(self._watch.lines) - len(self._watch.idle)
+
     def refill(self) -> None:
         """Make the next container ahead."""
         if self._watch is not None and not self._watch.ended and len(self._watch.idle) < SPARES:
-            self._add_blank(self._watch)
+            with contextlib.suppress(BlockingIOError):  # it has enough to do
+                self._add_blank(self._watch)
 
     def _add_blank(self, watch: Inner) -> None:
         try:
@@ -499,10 +537,14 @@ class Enclosure:
 
     def close(self) -> None:
         """End the supervisor, and everything below it."""
-        self._is_over = True
         if self._watch is not None:
             self._watch.kill()
             self._watch = None
+
+    def forget(self) -> None:
+        """In a forked child: give up the copies."""
+        if self._watch is not None:
+            self._watch.forget()
 
     def _started(self) -> Inner:
         line = self._guard.take()
@@ -550,6 +592,17 @@ class Enclosure:
         return Inner(control=near, session=line, said=said)
 
 
+_enclosures: weakref.WeakSet[Enclosure] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for enclosure in _enclosures:
+        enclosure.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
 @attrs.define(eq=False, kw_only=True)
 class Inner(Watch):
     """A supervisor inside of bubblewrap. What runs in its containers cannot reach it.
@@ -567,7 +620,7 @@ class Inner(Watch):
 
     def is_sound(self) -> bool:
         """Return whether it is there."""
-        if self.ended or self.session.watch.ended:
+        if self.ended or not self.session.watch.is_sound():
             return False
         while not self.is_gone:
             try:

@@ -55,6 +55,19 @@ class Line:
     pipes: dict[int, int] = attrs.field(factory=dict[int, int])
     most_tasks: int = 0
 
+    def is_there(self) -> bool:
+        """Return whether its keeper has not ended while nobody listened."""
+        while True:
+            try:
+                message = self.socket.recv(4096)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            if message[:1] != b"R":  # its end, or why it came to that
+                return False
+            self.pid = int(message[1:])
+
     def close(self) -> None:
         """Let the keeper go. Shutting down, not closing, ends it even where a forked child holds a copy."""
         self.watch.lines.discard(self)
@@ -253,6 +266,9 @@ class Guard:
             if not last_try:
                 watch = self.start()
         raise GuardError(watch.why_it_ended())
+
+    def was_sent(self) -> None:
+        """Do nothing: keepers that are not confined are used again."""
 
     def give_back(self, line: Line) -> None:
         """Keep a line for the next call, or let its keeper go."""

@@ -124,6 +124,10 @@ class Lines(Protocol):
         """
         ...
 
+    def was_sent(self) -> None:
+        """Note that a call is on its way: what is made ahead for the next one may be made now."""
+        ...
+
     def give_back(self, line: Line) -> None:
         """Keep a line for the next call, or let its keeper go."""
         ...
@@ -162,6 +166,7 @@ async def run_to_the_end(
         except OSError as error:
             return Exit(ending=Ending.NOT_STARTED, error_number=error.errno or errno.EINVAL, error=str(error))
         try:
+            lines.was_sent()
             await flight.to_the_end()
         except BaseException:
             flight.close()
@@ -170,6 +175,8 @@ async def run_to_the_end(
                 survivors[command.attempt_id] = left
             raise
         flight.close()
+        if flight.was_given_up:  # another supervisor may be better; a machine that stalls is not, and has taken long
+            tries_left = min(tries_left, 1)
         # A keeper that had died before it took the call has started nothing, so another one may be tried.
         if flight.was_received or not tries_left:
             return flight.outcome(await flight.survivors())
@@ -216,6 +223,8 @@ class _Flight:
     left_behind: int = attrs.field(default=0, init=False)
     lost: bool = attrs.field(default=False, init=False)
     was_received: bool = attrs.field(default=False, init=False)
+    was_sent: bool = attrs.field(default=False, init=False)
+    was_given_up: bool = attrs.field(default=False, init=False)
     started_at: datetime.datetime = attrs.field(init=False)
     started: float = attrs.field(init=False)
     ended: float = attrs.field(default=0.0, init=False)
@@ -263,6 +272,7 @@ class _Flight:
                 if place == 0:
                     self._write(our_end)
             send_launch(self.line.socket, self.command, self.limits, theirs, self.extras)
+            self.was_sent = True
         except (BrokenPipeError, ConnectionResetError):
             self.was_received = False  # the keeper is gone: its line says so at once
         finally:
@@ -318,7 +328,7 @@ class _Flight:
         match kind:
             case b"R":
                 self.line.pid = int(fields[0])
-                if not self.was_received:
+                if not self.was_received and self.was_sent:
                     self._begins()
             case b"S" if self.step is _Step.ASKED:
                 self._force()
@@ -350,6 +360,10 @@ class _Flight:
 
     def _time_is_up(self) -> None:
         match self.step:
+            case _Step.RUNNING if not self.was_received and self.line.watch.making_seconds:
+                self.lost = self.was_given_up = True
+                self.step = _Step.OVER
+                self.lines.lose(self.line.watch)
             case _Step.RUNNING:
                 self.ending = Ending.DEADLINE
                 self._ask()
@@ -519,16 +533,19 @@ def send_launch(
     line: socket.socket, command: Command, limits: Limits, fds: list[int], extras: Extras = NO_EXTRAS
 ) -> None:
     """Send a command to a keeper, by file where it is too long for a packet."""
-    message = encode_launch(command, limits, extras)
-    fds = [*fds, *extras.handles]
+    send_by_file(line, b"L" + encode_launch(command, limits, extras), [*fds, *extras.handles], b"M")
+
+
+def send_by_file(line: socket.socket, message: bytes, fds: list[int], letter: bytes) -> None:
+    """Send a message; where it is too long for a packet, send a letter that says so, and it in a file."""
     if len(message) <= LARGEST_PACKET:
-        socket.send_fds(line, [b"L" + message], fds)
+        socket.send_fds(line, [message], fds)
         return
-    file = os.memfd_create("heddle-launch", os.MFD_CLOEXEC)
+    file = os.memfd_create("heddle-message", os.MFD_CLOEXEC)
     try:
         with open(file, "wb", closefd=False) as stream:
-            stream.write(b"L" + message)
-        socket.send_fds(line, [b"M"], [file, *fds])
+            stream.write(message)
+        socket.send_fds(line, [letter], [file, *fds])
     finally:
         os.close(file)
 

@@ -21,9 +21,10 @@ Messages are single packets (SOCK_SEQPACKET), fields separated by NUL:
                                  Z number          kill that keeper
     control, supervisor → host   ! text            it broke, and why
     line, host → keeper          N flags uid gid limits… (mode source target)… + [filter] [ruleset]
-                                                   be confined, for good; flags: f there is a filter, n a network
-                                                   of its own, r become the user and group, s signals are held; mode
-                                                   r or w; no source: an empty folder; see `container`
+                                                   be confined, for good; flags: f there is a filter, l a ruleset,
+                                                   n a network of its own, r become the user and group, s signals
+                                                   are held; mode r or w; no source: an empty folder; see `container`
+                                 O                 the same, the message in a file that comes first
                                  L limits… user depth argc cwd path argv… env… + stdin stdout stderr more…
                                                    limits: cpu data files size processes core; user: uid:gid to become,
                                                    or +uid:gid for a user namespace of root and that user, which is
@@ -232,8 +233,8 @@ class Keeper:
     def __init__(self, line: socket.socket, alive: int, room: Room | None) -> None:
         become_subreaper(is_first=room is not None)
         self.line = line
-        # In a container of its own: then what /tmp was before, open, until it is confined.
-        self.before: int | None = room.furnish() if room else None
+        # In a container of its own: then what was in its folders in memory before, open, until it is confined.
+        self.before: dict[str, int] | None = room.furnish() if room else None
         self.serves_once: bool = room is not None
         # Whether every process that it may send a signal to is below it.
         self.is_alone: bool = room is not None
@@ -264,7 +265,7 @@ class Keeper:
             message, fds = receive(self.line)
             if not message:
                 return
-            if message[:1] == b"N":
+            if message[:1] in (b"N", b"O"):
                 self.be_confined(message, fds)
             # Anything else but a launch came too late for the last call.
             elif message[:1] in (b"L", b"M") and (not self.run(message, fds) or self.serves_once):
@@ -273,6 +274,8 @@ class Keeper:
     def be_confined(self, message: bytes, fds: list[int]) -> None:
         """Give up what tools must not have; one that fails starts none."""
         try:
+            if message[:1] == b"O":
+                message = read_file(fds.pop(0))
             confinement = container().Confinement(message, fds)
             if self.before is None:
                 keep_sight_of_children()
@@ -479,13 +482,15 @@ def receive(line: socket.socket) -> tuple[bytes, list[int]]:
     """Return the next packet and the descriptors that came with it; nothing at its end of file."""
     try:
         # CLOEXEC: a descriptor that comes by message is inheritable otherwise.
-        message, extra, _, _ = line.recvmsg(PACKET, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
+        message, extra, flags, _ = line.recvmsg(PACKET, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
     except ConnectionResetError:  # the peer died with our messages unread; what it said before comes after this
         return receive(line)
     fds = array.array("i")
     for level, kind, data in extra:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        raise ValueError("a message has not come in one piece")
     return message, list(fds)
 
 
@@ -598,12 +603,12 @@ def kill_tree(pid: int, *, itself: bool = True) -> set[int]:
         pid = waiting.pop()
         waiting += children(pid)
         state = state_of(pid)
-        if state and state[0] not in "ZX":
-            killed.add(pid)
+        if state is None or state[0] not in "ZX":  # where /proc hides processes it says nothing of those that are there
             try:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
-                pass
+                continue
+            killed.add(pid)
     return killed
 
 

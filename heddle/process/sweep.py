@@ -50,7 +50,8 @@ def _end_attempt(attempt_id: str, watch: int, keepers: Collection[int]) -> tuple
         for pid in found:
             _kill(pid, attempt_id)
         # The supervisor kills what falls to it, of any call: what is alive at the end has not died of that.
-        alive = {*found, *(pid for pid in supervisor.children(watch) if pid not in keepers and _is_orphan(pid))}
+        orphans = supervisor.children(watch) if watch else []
+        alive = {*found, *(pid for pid in orphans if pid not in keepers and _is_orphan(pid))}
         if not alive or time.monotonic() > give_up:
             return tuple(sorted(alive))
         time.sleep(0.005)

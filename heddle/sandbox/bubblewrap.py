@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 
 from heddle.sandbox.handles import open_path
-from heddle.sandbox.policy import Grant, Network, with_pins
+from heddle.sandbox.policy import Grant, Network, mode_at, with_pins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["Bind", "Plan", "Started", "binds_for", "session_command", "single_command"]
+__all__ = ["Bind", "Plan", "Started", "binds_for", "folders_of_python", "session_command", "single_command"]
 
 # Where a supervisor inside expects its control socket and its handle on the host; what is bound comes after them.
 FIRST_HANDLE = 3
 PROGRAMS = "/.heddle"
+# Of an empty folder that lies over another one.
+COVER_BYTES = str(1 << 20)
 # Programs and libraries. The four links are folders of /usr on most systems, and folders of their own on others.
 SYSTEM = ("/usr", "/opt", "/nix/store")
 LINKS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -73,6 +75,7 @@ class Plan:
         bwrap: The program.
         network: The policy's.
         grants: What every container sees, in order; a later one inside an earlier one wins. Free of links.
+        inner: What only a session itself needs to see.
         roots: Folders that hold workspaces: of each, a container sees its own workspace alone.
         tmp_bytes: The size of ``/tmp`` and of ``/dev/shm``.
         handles: What of it was opened already, by path.
@@ -83,6 +86,7 @@ class Plan:
     bwrap: str
     network: Network
     grants: tuple[Grant, ...] = ()
+    inner: tuple[Path, ...] = ()
     roots: tuple[Path, ...] = ()
     tmp_bytes: int
     handles: Mapping[Path, int] = attrs.field(factory=dict[Path, int], hash=False)
@@ -132,12 +136,12 @@ def session_command(plan: Plan, python: str, programs: Mapping[str, Path], words
         _machine(options, plan)
         for capability in CAPABILITIES:
             options.add("--cap-add", f"CAP_{capability}")
-        for folder in dict.fromkeys(_folders_of_python(python)):
+        for folder in plan.inner:
             options.bind("r", folder, str(folder))
         for name, path in programs.items():
             options.bind("r", path, f"{PROGRAMS}/{name}")
         # The outer first: one that is bound later lies over what it holds.
-        for grant in with_pins([*(Grant(root, "rw") for root in plan.roots), *plan.grants]):
+        for grant in with_pins([*(Grant(root, "rw") for root in plan.roots), *plan.grants], plan.roots):
             options.bind("r" if grant.mode == "ro" else "w", grant.path, str(grant.path))
         options.add("--remount-ro", "/", "--chdir", "/")
         if plan.joins_namespace:  # it comes as the last descriptor
@@ -186,9 +190,14 @@ def single_command(
         _machine(options, plan)
         options.add("--size", str(plan.tmp_bytes), "--perms", "1777", "--tmpfs", TMP)
         options.add("--perms", "0700", "--dir", f"{TMP}/home")
+        covers = [bind.target for bind in binds if not bind.source]
         for bind in binds:
             if bind.source:
                 options.bind(bind.mode, Path(bind.source), bind.target)
+            else:
+                options.add("--size", COVER_BYTES, "--perms", "0755", "--tmpfs", bind.target)
+        for target in covers:
+            options.add("--remount-ro", target)
         options.add("--remount-ro", "/", "--chdir", cwd, "--clearenv")
         for name, value in environment.items():
             options.add("--setenv", name, value)
@@ -213,25 +222,42 @@ def binds_for(
         reserved: The folder of tools, read-only wherever it is.
         everything: What the plan grants as well.
     """
-    covers = [Bind("w", "", str(root)) for root in plan.roots if not _is_in_tmp(root)]
+    covered = _covered(plan, of_session=not everything)
     # What is at a place, by the place; of two at one place the later counts.
     there: dict[Path, tuple[Literal["ro", "rw"], Path]] = {
         grant.path: (grant.mode, grant.path)
         for grant in plan.grants
-        if everything or _is_hidden(grant.path, plan) or grant.path.is_relative_to(workspace)
+        if everything or _is_hidden(grant.path, covered) or grant.path.is_relative_to(workspace)
     }
     there[workspace] = ("rw", workspace)
     if reserved is not None:
         there[reserved] = ("ro", reserved)
     there |= {workspace / place: ("ro", source) for place, source in places.items()}
-    grants = with_pins(Grant(place, mode) for place, (mode, _) in there.items())
-    return (
-        *covers,
-        *(
-            Bind("r" if grant.mode == "ro" else "w", str(there.get(grant.path, ("", grant.path))[1]), str(grant.path))
-            for grant in grants
-        ),
-    )
+    grants = with_pins((Grant(place, mode) for place, (mode, _) in there.items()), plan.roots)
+    binds = [Bind("w", "", str(place)) for place in covered if place not in there]
+    binds += [
+        Bind("r" if grant.mode == "ro" else "w", str(there.get(grant.path, ("", grant.path))[1]), str(grant.path))
+        for grant in grants
+        # In an empty folder nothing has to be kept from being moved, and a bind would bring back what it hides.
+        if grant.path in there or grant.path.is_relative_to(workspace) or not _is_in(grant.path, covered)
+    ]
+    # The outer first: what comes later lies over what it holds.
+    return tuple(sorted(binds, key=lambda bind: bind.target.count("/")))
+
+
+def _covered(plan: Plan, *, of_session: bool) -> list[Path]:
+    """Return over what a container has an empty folder: where all workspaces are made, and what its session needs.
+
+    What lies in a folder that every container has for itself is gone with that, unless a grant brings it back.
+    """
+    roots = [root for root in plan.roots if not _is_in_memory(root) or mode_at(root, plan.grants) is not None]
+    own = (*plan.inner, Path(PROGRAMS)) if of_session else ()
+    inner = [path for path in own if mode_at(path, plan.grants) is None]
+    covered: list[Path] = []
+    for path in sorted({*roots, *inner}, key=lambda each: len(each.parts)):
+        if not _is_in(path, covered):  # else it is gone with the outer one
+            covered.append(path)
+    return covered
 
 
 def is_in_sight(path: str, binds: Iterable[Bind]) -> bool:
@@ -241,13 +267,17 @@ def is_in_sight(path: str, binds: Iterable[Bind]) -> bool:
     )
 
 
-def _is_hidden(path: Path, plan: Plan) -> bool:
+def _is_hidden(path: Path, covered: Iterable[Path]) -> bool:
     """Return whether a container has something of its own over what the session has there."""
-    return _is_in_tmp(path) or any(map(path.is_relative_to, plan.roots))
+    return _is_in_memory(path) or _is_in(path, covered)
 
 
-def _is_in_tmp(path: Path) -> bool:
-    return path.is_relative_to(TMP)
+def _is_in_memory(path: Path) -> bool:
+    return _is_in(path, map(Path, (TMP, SHM)))
+
+
+def _is_in(path: Path, folders: Iterable[Path]) -> bool:
+    return any(map(path.is_relative_to, folders))
 
 
 def _machine(options: _Options, plan: Plan) -> None:
@@ -281,12 +311,11 @@ def _bind_resolver(options: _Options, plan: Plan) -> None:
         options.add("--symlink", real, RESOLVER)
 
 
-def _folders_of_python(python: str) -> Iterator[Path]:
-    """Yield where the interpreter and its library are, as far as the system's own folders do not hold them."""
-    for path in (Path(python).parent, Path(sys.base_prefix)):
-        folder = Path(os.path.realpath(path))
-        if not any(folder.is_relative_to(system) for system in (*SYSTEM, *LINKS)):
-            yield folder
+def folders_of_python(python: str) -> tuple[Path, ...]:
+    """Return where the interpreter and its library are, as far as the system's own folders do not hold them."""
+    found = [Path(os.path.realpath(path)) for path in (Path(python).parent, Path(sys.base_prefix))]
+    system = (*SYSTEM, *LINKS)
+    return tuple(dict.fromkeys(path for path in found if not any(path.is_relative_to(name) for name in system)))
 
 
 @attrs.define(eq=False)
@@ -310,7 +339,11 @@ class _Options:
 
     def bind(self, mode: Literal["r", "w"], path: Path, target: str) -> None:
         known = self.known.get(path)
-        number = self.hold(open_path(path) if known is None else os.dup(known))
+        fd = open_path(path) if known is None else os.dup(known)
+        if not os.fstat(fd).st_nlink:  # it was removed meanwhile: what needs it says so, and nothing else has to fail
+            os.close(fd)
+            return
+        number = self.hold(fd)
         # Made here and not by the way: then for nobody but root, as bubblewrap does for a handle.
         for folder in reversed(Path(target).parents[:-1]):
             if str(folder) not in self.made:

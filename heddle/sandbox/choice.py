@@ -5,6 +5,7 @@ A tier that cannot hold what the policy asks for is passed over and said; where 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import pwd
@@ -37,10 +38,9 @@ WAYS: Mapping[BackendName, Sequence[Kind]] = {
     "landlock": ("landlock",),
     "seatbelt": (),
 }
-# Since which version Landlock holds that a file is cut to nothing.
-_HOLDS_TRUNCATE = 3
 # What a container has of its own.
-OWN = ("/tmp", "/proc", "/dev")  # noqa: S108 - names, not uses
+OWN = ("/tmp", "/dev/shm", "/proc", "/dev")  # noqa: S108 - names, not uses
+NEVER = ("/proc", "/dev/pts", "/dev/mqueue")
 _said: set[str] = set()
 
 
@@ -57,7 +57,7 @@ def choose(sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence[Path]) -> 
     """
     reasons: list[str] = []
     for kind in WAYS[sandbox.backend]:
-        reason = _why_not(kind, sandbox, grants)
+        reason = _why_not(kind, sandbox, grants, roots)
         if reason is None:
             tier = _tier(kind, sandbox, grants, roots)
             _say_what_is_less(tier, reasons)
@@ -106,7 +106,7 @@ def refuse_too_much(path: Path, *, writes: bool) -> None:
         DefinitionError: It is one.
     """
     real = Path(os.path.realpath(path))
-    if any(Path(own).is_relative_to(real) for own in OWN):
+    if any(Path(own).is_relative_to(real) for own in OWN) or any(map(real.is_relative_to, NEVER)):
         raise DefinitionError(f"a sandbox cannot grant {path}: every call has its own. Name the folders in it")
     system = {Path(os.path.realpath(name)) for name in (*SYSTEM, *LINKS, "/etc")}
     if writes and any(folder.is_relative_to(real) for folder in system):
@@ -127,8 +127,9 @@ def _refuse_planted(path: Path, writable: Sequence[Path]) -> None:
 def _place_of(program: Path, roots: Sequence[Path]) -> Path:
     """Return the folder of a tool, or only its file where that folder is one for everything."""
     folder = program.parent
-    home = Path(os.path.realpath(Path.home()))
-    shared = (home, Path(os.path.realpath(tempfile.gettempdir())), *roots)
+    shared = [Path(os.path.realpath(tempfile.gettempdir())), *roots]
+    with contextlib.suppress(RuntimeError):  # a user of whom nothing is known
+        shared.append(Path(os.path.realpath(Path.home())))
     return program if any(place.is_relative_to(folder) for place in shared) else folder
 
 
@@ -136,7 +137,7 @@ def _is_of_the_system(path: Path) -> bool:
     return any(path.is_relative_to(system) for system in (*SYSTEM, *LINKS))
 
 
-def _why_not(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant]) -> str | None:
+def _why_not(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence[Path]) -> str | None:
     """Return why this way cannot be taken, as a sentence; None when it can."""
     if kind == "landlock":
         if sandbox.require == "namespaces":
@@ -144,6 +145,9 @@ def _why_not(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant]) -> str | Non
         inner = next(
             (grant.path for grant in grants if grant.mode == "ro" and mode_at(grant.path.parent, grants) == "rw"), None
         )
+        shown = next((root for root in roots if mode_at(root, grants) is not None), None)
+        if shown is not None:
+            return f"Landlock cannot hide {shown}, where workspaces are made, inside of a folder that is granted."
         if inner is not None:
             return f"Landlock cannot keep {inner} read-only inside of a folder that may be written."
         trial = trials.try_landlock()
@@ -172,7 +176,7 @@ def _tier(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence
     plan = Plan(
         bwrap=bwrap or "",
         network=sandbox.network,
-        grants=with_pins(grants),
+        grants=with_pins(grants, roots),
         roots=tuple(roots),
         tmp_bytes=sandbox.tmp_bytes,
         is_root=uid == 0,
@@ -300,7 +304,8 @@ def guarantees_of(kind: Kind, sandbox: Sandbox, abi: int, uid: int) -> Mapping[s
     words = {
         "processes": "enforced",
         "reads": "enforced",
-        "writes": "enforced" if apart or abi >= _HOLDS_TRUNCATE else "partial",
+        # There the mode and the times of what belongs to the same user can be changed.
+        "writes": "enforced" if apart else "partial",
         "network": "enforced" if sandbox.network == "none" else "no",
         "signals": "enforced" if apart or abi >= SCOPES_SINCE else "no",
         "other_calls": "enforced" if apart else "partial",

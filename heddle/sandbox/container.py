@@ -43,7 +43,7 @@ SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 
 HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # Where every container has a folder of its own, in memory.
-TMP, SHM, HOME = "/tmp", "/dev/shm", "/tmp/home"  # noqa: S108 - inside the container
+TMP, SHM, PTS, HOME = "/tmp", "/dev/shm", "/dev/pts", "/tmp/home"  # noqa: S108 - inside the container
 # A cover is empty but for the ways to what is bound into it.
 COVER = "mode=755,size=1m,nr_inodes=4096"
 # Files in memory need little more than their name; 65,536 of them are some 64 MiB of the kernel's.
@@ -62,6 +62,8 @@ class Room:
         # Anybody else is kept from the rest by the files' own modes.
         names = OF_ROOT if is_root else OF_ROOT[:1]
         self.read_only = [f"/proc/{name}" for name in names if os.path.exists(f"/proc/{name}")]
+        # What is made for tools on the way to their files has to let them pass, whatever the host's own files do.
+        os.umask(0o022)
         # Once, for all containers: what one of them mounts is no other's business.
         mount(None, "/", None, MS_REC | MS_PRIVATE)
 
@@ -80,8 +82,8 @@ class Room:
     def _return(self) -> None:
         check(libc.setns(self.pid_namespace, CLONE_NEWPID), "setns(pid)")
 
-    def furnish(self) -> int:
-        """Give this process, the first of its namespace, the others; return what /tmp was before, open.
+    def furnish(self) -> dict[str, int]:
+        """Give this process, the first of its namespace, the others; return the folders in memory of before, open.
 
         Everything else is still where the session put it, and is taken away by `confine`.
         """
@@ -92,10 +94,12 @@ class Room:
         mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
         for path in self.read_only:
             bind_read_only(path)
-        before = os.open(TMP, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        # Terminals are numbered from 0 in each: those of another call are not there.
+        mount("devpts", PTS, "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+        before = {place: os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for place in (TMP, SHM)}
         options = f"mode=1777,size={self.tmp_bytes},nr_inodes={MOST_FILES}"
-        mount("tmpfs", TMP, "tmpfs", MS_NOSUID | MS_NODEV, options)
-        mount("tmpfs", SHM, "tmpfs", MS_NOSUID | MS_NODEV, options)
+        for place in before:
+            mount("tmpfs", place, "tmpfs", MS_NOSUID | MS_NODEV, options)
         return before
 
 
@@ -103,17 +107,24 @@ class Confinement:
     """What one keeper and its tools are confined to, as its message says; see `supervisor`."""
 
     def __init__(self, message: bytes, fds: list[int]) -> None:
-        """Read ``N flags uid gid limits… (mode source target)…``, the filter, and a ruleset if there is one."""
+        """Read ``N flags uid gid limits… (mode source target)…``, the filter and the ruleset that the flags speak of.
+
+        Raises:
+            ValueError: One of them has not come.
+        """
         fields = message[1:].split(b"\0")
         self.flags = fields[0]
-        self.signals_are_held = b"s" in self.flags
+        if len(fds) != (b"f" in self.flags) + (b"l" in self.flags):
+            raise ValueError("what confines it has not come with the message")
         self.uid, self.gid = int(fields[1]), int(fields[2])
         self.limits = fields[3:9]
         self.binds = [(*fields[at : at + 3],) for at in range(9, len(fields), 3)]
         self.seccomp = fds.pop(0) if b"f" in self.flags else -1
-        self.ruleset = fds.pop(0) if fds else -1
+        self.ruleset = fds.pop(0) if b"l" in self.flags else -1
+        # Whether a signal to everybody reaches only what is below this process: true once the ruleset is in force.
+        self.signals_are_held = False
 
-    def prepare(self, before: int | None) -> None:
+    def prepare(self, before: dict[str, int] | None) -> None:
         """Take what tools must not have out of sight, and become who they run as.
 
         Args:
@@ -121,7 +132,8 @@ class Confinement:
         """
         if before is not None:
             bind_all(self.binds, before)
-            os.close(before)
+            for fd in before.values():
+                os.close(fd)
             os.chdir("/")
             if b"n" in self.flags:
                 check(libc.unshare(CLONE_NEWNET), "unshare(net)")
@@ -146,6 +158,7 @@ class Confinement:
         if self.ruleset >= 0:
             check(libc.syscall(RESTRICT_SELF, self.ruleset, 0), "landlock_restrict_self")
             os.close(self.ruleset)
+            self.signals_are_held = b"s" in self.flags
         if self.seccomp >= 0:
             filter_calls(read_all(self.seccomp))
             os.close(self.seccomp)
@@ -171,7 +184,7 @@ def bind_read_only(path: str) -> None:
     mount(None, path, None, flags)
 
 
-def bind_all(binds: list[tuple[bytes, ...]], before: int) -> None:
+def bind_all(binds: list[tuple[bytes, ...]], before: dict[str, int]) -> None:
     """Put what the tools may use in its place, and an empty folder over the rest.
 
     Everything that is bound is opened first, as the session has it: no tool has ever been in the way there, and what
@@ -209,12 +222,12 @@ def set_read_only(tree: int, target: str, *, recursive: bool = True) -> None:
     check(libc.syscall(MOUNT_SETATTR, tree, b"", flags, attributes, len(attributes)), f"mount_setattr({target})")
 
 
-def open_before(path: str, before: int) -> int:
-    """Open what the session has at `path`, which may lie below the /tmp of before; no link on the way is followed."""
-    below_tmp = path.startswith(f"{TMP}/")
-    name = os.fsencode(path[len(TMP) + 1 :] if below_tmp else path)
+def open_before(path: str, before: dict[str, int]) -> int:
+    """Open what the session has at `path`, which may lie in a folder of before; no link on the way is followed."""
+    covered = next((place for place in before if path.startswith(f"{place}/")), None)
+    folder = AT_FDCWD if covered is None else before[covered]
+    name = os.fsencode(path if covered is None else path[len(covered) + 1 :])
     how = struct.pack("=QQQ", HANDLE, 0, RESOLVE_NO_SYMLINKS)
-    folder = before if below_tmp else AT_FDCWD
     fd = check(libc.syscall(OPENAT2, folder, name, how, ctypes.c_size_t(len(how))), f"open({path})")
     if stat.S_ISLNK(os.fstat(fd).st_mode):  # the last part of a path is opened as it is
         raise OSError(errno.ELOOP, f"{path} is a link: a tool has replaced it")
@@ -311,12 +324,8 @@ def drop_bounds() -> None:
 def filter_calls(program: bytes) -> None:
     """Put a filter of system calls on this process."""
     instructions = ctypes.create_string_buffer(program, len(program))
-
-    class Program(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_void_p))
-
-    filled = Program(len(program) // 8, ctypes.addressof(instructions))
-    check(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(filled), 0, 0), "prctl(seccomp)")
+    filled = struct.pack("@HP", len(program) // 8, ctypes.addressof(instructions))
+    check(libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filled, 0, 0), "prctl(seccomp)")
 
 
 def write(path: str, text: str) -> None:

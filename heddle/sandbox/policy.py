@@ -116,20 +116,21 @@ class Grant:
     mode: Literal["ro", "rw"]
 
 
-def with_pins(grants: Iterable[Grant]) -> tuple[Grant, ...]:
+def with_pins(grants: Iterable[Grant], kept: Iterable[Path] = ()) -> tuple[Grant, ...]:
     """Return grants, the outer first, with each folder on the way from one that may be written to one that may not.
 
     A folder that is bound by itself cannot be moved: else a tool would put one of its own in the place of what it may
     only read, for the next call or for the host.
+
+    Args:
+        grants: What may be used.
+        kept: Other places to which the way has to stay as it is.
     """
     known = sorted(dict.fromkeys(grants), key=lambda each: len(each.path.parts))
     paths = {grant.path for grant in known}
+    inner = [*(grant.path for grant in known if grant.mode == "ro"), *kept]
     pins = {
-        parent
-        for inner in known
-        if inner.mode == "ro"
-        for parent in inner.path.parents
-        if parent not in paths and mode_at(parent, known) == "rw"
+        parent for path in inner for parent in path.parents if parent not in paths and mode_at(parent, known) == "rw"
     }
     return tuple(sorted([*known, *(Grant(path, "rw") for path in pins)], key=lambda each: len(each.path.parts)))
 

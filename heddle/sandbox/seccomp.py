@@ -169,6 +169,13 @@ _ONLY_FOR_ITSELF: _Numbers = {
     "sched_setattr": (314, 274),
     "sched_setaffinity": (203, 122),
 }
+# Where root's files are in sight, and a tool is root.
+_DENIED_TO_ROOT_IN_SIGHT_OF_THE_HOST: _Numbers = {
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": 452,
+}
 _CLONE, _IOCTL, _PERSONALITY, _SOCKET, _SOCKETPAIR, _MMAP = (
     (56, 220),
     (16, 29),
@@ -179,13 +186,16 @@ _CLONE, _IOCTL, _PERSONALITY, _SOCKET, _SOCKETPAIR, _MMAP = (
 )
 
 
-def seccomp_program(machine: str, families: Collection[int], *, in_sight_of_the_host: bool = False) -> bytes:
+def seccomp_program(
+    machine: str, families: Collection[int], *, in_sight_of_the_host: bool = False, is_root: bool = False
+) -> bytes:
     """Return the filter for one kind of machine, as an array of ``struct sock_filter``.
 
     Args:
         machine: As ``uname`` calls it: ``x86_64``.
         families: Of sockets that may be made: `NETWORK_OF_THE_HOST`, `NETWORK_OF_ITS_OWN`, `NO_NETWORK`.
         in_sight_of_the_host: The tool sees the host's files and processes, as it does under Landlock alone.
+        is_root: And it is root: no mode is changed then.
 
     Raises:
         SandboxUnavailable: The numbers of such a machine are not known here.
@@ -193,11 +203,13 @@ def seccomp_program(machine: str, families: Collection[int], *, in_sight_of_the_
     if machine not in _ARCHITECTURES:
         known = ", ".join(_ARCHITECTURES)
         raise SandboxUnavailable("seccomp", f"no filter is known for {machine}, only for {known}")
-    instructions = list(_instructions(machine, families, in_sight_of_the_host=in_sight_of_the_host))
+    instructions = list(_instructions(machine, families, in_sight_of_the_host, is_root))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
 
 
-def _instructions(machine: str, families: Collection[int], *, in_sight_of_the_host: bool) -> Iterator[Instruction]:
+def _instructions(
+    machine: str, families: Collection[int], in_sight_of_the_host: bool, is_root: bool
+) -> Iterator[Instruction]:
     def number(numbers: int | tuple[int | None, int | None]) -> int | None:
         return numbers if isinstance(numbers, int) else numbers[0 if machine == "x86_64" else 1]
 
@@ -224,6 +236,8 @@ def _instructions(machine: str, families: Collection[int], *, in_sight_of_the_ho
         yield (EQUAL, 0, 1, call)
         yield _fails(errno.ENOSYS)
     more: _Numbers = _DENIED_IN_SIGHT_OF_THE_HOST if in_sight_of_the_host else {}
+    if in_sight_of_the_host and is_root:
+        more = {**more, **_DENIED_TO_ROOT_IN_SIGHT_OF_THE_HOST}
     for call in numbers_of({**_DENIED, **more}):
         yield (EQUAL, 0, 1, call)
         yield _fails(errno.EPERM)

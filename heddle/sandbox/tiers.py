@@ -79,7 +79,8 @@ class Tier:
             families = NETWORK_OF_THE_HOST
         else:
             families = NO_NETWORK if self.kind == "landlock" else NETWORK_OF_ITS_OWN
-        return seccomp_program(platform.machine(), families, in_sight_of_the_host=self.kind == "landlock")
+        in_sight = self.kind == "landlock"
+        return seccomp_program(platform.machine(), families, in_sight_of_the_host=in_sight, is_root=self.uid == 0)
 
     def reaches(self, workspace: Path) -> bool:
         """Return whether a workspace lies where the calls of this tier can work."""

@@ -22,7 +22,7 @@ import attrs
 
 from heddle.errors import SandboxUnavailable
 from heddle.sandbox import container
-from heddle.sandbox.bubblewrap import PROGRAMS, Plan, Started, session_command, single_command
+from heddle.sandbox.bubblewrap import PROGRAMS, Plan, Started, folders_of_python, session_command, single_command
 from heddle.sandbox.landlock import Landlock, landlock_abi
 from heddle.sandbox.policy import TMP_BYTES, Network
 from heddle.sandbox.seccomp import NETWORK_OF_ITS_OWN, seccomp_program
@@ -139,9 +139,9 @@ def _try_containers(bwrap: str, network: Network) -> Trial:
     program = Path(container.__file__)
     words = [f"{PROGRAMS}/sandbox/{program.name}", "1" if network == "none" else "0", "/bin/sh", "-c", SAY_CONFINED]
     try:
-        command = session_command(
-            _plan(bwrap, network), os.path.realpath(sys.executable), {"sandbox": program.parent}, words
-        )
+        python = os.path.realpath(sys.executable)
+        plan = attrs.evolve(_plan(bwrap, network), inner=folders_of_python(python))
+        command = session_command(plan, python, {"sandbox": program.parent}, words)
     except OSError as error:
         return Trial(works=False, reason=f"what it needs cannot be opened: {error}")
     status, said = _run(command, extra=2)
@@ -286,7 +286,7 @@ def _run(command: Started, *, extra: int) -> tuple[int, str]:
             ],
             setsid=True,
             setsigmask=(),
-            setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+            setsigdef=signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP},
         )
     except OSError as error:
         os.close(said)
@@ -298,11 +298,13 @@ def _run(command: Started, *, extra: int) -> tuple[int, str]:
     try:
         text = _read(said, time.monotonic() + TRIAL_SECONDS)
         # Whatever happened: while it is not reaped the number is its own, and its group may have outlived it.
-        if text is not None:
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
+        status = 0
+        with contextlib.suppress(ChildProcessError):  # a host that ignores SIGCHLD: then what it says decides
+            if text is not None:
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
     finally:
         os.close(said)
     if text is None:

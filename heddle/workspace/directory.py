@@ -367,6 +367,8 @@ class Workspace:
                 tools = aside / RESERVED
             made = _opened(place, path, tools / "bin", aside)
             made.bin.mkdir(parents=True)
+            for place_of_tools in (made.bin.parent, made.bin):
+                place_of_tools.chmod(0o755)  # whatever the host's own files are like: tools may be somebody else
             for tool in self._tools:
                 _make_reachable(tool, made.bin / tool.name)
             if self._adopted is None:
