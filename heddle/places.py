@@ -117,6 +117,7 @@ class ScopePlace:
             self._slots.acquire_nowait()  # no turn of the loop where nobody waits: starting a program takes one anyway
         except trio.WouldBlock:
             await self._slots.acquire()
+        waited_s = trio.current_time() - began
         try:
             exit_ = await self._session.launch(command, stdin, limits)
         except BaseException:
@@ -131,8 +132,7 @@ class ScopePlace:
             self.workspace.note_survivors()
         if exit_.ending not in {Ending.BY_ITSELF, Ending.NOT_STARTED}:
             await self._kill_elsewhere(command)
-        # All that was not the program's own time: a slot, a session that is opened, a keeper that is made.
-        return exit_, max(0.0, trio.current_time() - began - exit_.duration_s)
+        return exit_, waited_s + exit_.waited_s
 
     async def make_workspace(self) -> None:
         """Make the directory, if it is not there yet; calls that come at once make one between them."""

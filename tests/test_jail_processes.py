@@ -327,9 +327,8 @@ RIGHTS = """
         report["by setuid"] = run(arguments["setuid"], "-u")
         report["by capability"] = run(arguments["capable"], arguments["locked"])
     own = os.path.abspath("own")
-    with open("/usr/bin/id", "rb") as program, open(own, "wb") as copy:
+    with open("/usr/bin/id", "rb") as program, os.fdopen(os.open(own, os.O_CREAT | os.O_WRONLY, 0o6755), "wb") as copy:
         copy.write(program.read())
-    os.chmod(own, 0o6755)
     report["by own"] = run(own, "-u")
     attempt("setuid", os.setuid, 0 if os.getuid() else 1234)
     attempt("groups", os.setgroups, [0])

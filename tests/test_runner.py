@@ -234,7 +234,7 @@ async def test_a_number_of_processes_cannot_be_held_and_is_refused() -> None:
 
 
 def test_what_a_runner_cannot_do_is_refused_at_once() -> None:
-    with pytest.raises(heddle.DefinitionError, match="takes a heddle.Sandbox, not 'anything'"):
+    with pytest.raises(heddle.DefinitionError, match=r"takes a heddle.Sandbox, not 'anything'"):
         heddle.Runner([CAT], sandbox="anything")  # type: ignore[arg-type]
     with pytest.raises(heddle.DefinitionError, match="a backend or a launcher"):
         heddle.Runner([CAT], backend=Chroot(), launcher=Instant())

@@ -226,6 +226,7 @@ class _Flight:
     was_sent: bool = attrs.field(default=False, init=False)
     was_given_up: bool = attrs.field(default=False, init=False)
     started_at: datetime.datetime = attrs.field(init=False)
+    asked: float = attrs.field(init=False)
     started: float = attrs.field(init=False)
     ended: float = attrs.field(default=0.0, init=False)
 
@@ -242,7 +243,7 @@ class _Flight:
     def __attrs_post_init__(self) -> None:
         """Make the pipes and send the program on its way; on an error nothing is left of it."""
         self.was_received = self.line.pid > 0
-        self.started = trio.current_time()
+        self.asked = self.started = trio.current_time()
         # Before its keeper says that it is there, what is waited for is not the program's time.
         making = 0.0 if self.was_received else self.line.watch.making_seconds
         self.step_ends = self.started + making + (self.limits.wall_seconds or math.inf)
@@ -460,6 +461,7 @@ class _Flight:
             "stdout": bytes(self.out.kept),
             "stderr": bytes(self.err.kept),
             "truncated": _TRUNCATED[self.out.full, self.err.full],
+            "waited_s": self.started - self.asked,
             "duration_s": self.ended - self.started,
             "started_at": self.started_at,
             "survivors": survivors,

@@ -60,6 +60,7 @@ class Exit:
         truncated: The streams of which a part was dropped.
         error_number: The errno of a start that failed (`Ending.NOT_STARTED`); 0 otherwise.
         error: What failed then, in words.
+        waited_s: Seconds before the start: for a session to be opened, a keeper to be made.
         duration_s: Seconds from the start to the end of the last process.
         left_behind: Processes that were alive when the tool itself had ended, and were ended then.
         survivors: Processes that could not be ended.
@@ -74,6 +75,7 @@ class Exit:
     error_number: int = 0
     error: str = ""
     started_at: datetime.datetime | None = None
+    waited_s: float = 0.0
     duration_s: float = 0.0
     left_behind: int = 0
     survivors: tuple[int, ...] = ()
