@@ -523,7 +523,7 @@ def test_a_tool_that_is_run_safely_reads_what_is_allowed_and_no_more(open_folder
     )
     add(open_folder, "look", source)
 
-    allowed = ["--allow-read", tmp_path / "readable", "--allow-write", tmp_path / "writable"]
+    allowed = ["--allow-read", str(tmp_path / "readable"), "--allow-write", str(tmp_path / "writable")]
     done = heddle_cli("call", open_folder, "look", "--safe", "--deny-net", *allowed, "--json")
 
     report = json.loads(done.stdout)["report"]

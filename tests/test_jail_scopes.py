@@ -14,7 +14,7 @@ import pytest
 import trio
 
 import heddle
-from heddle.process import confined
+from heddle.process import confined, supervised
 from heddle.workspace.removal import remove_tree
 from tests.jail import APART, Jail, allowed, in_each_tier, reported  # noqa: F401 - a fixture
 
@@ -121,7 +121,7 @@ async def test_more_mounts_than_a_message_holds_are_all_there(jail: Jail, tmp_pa
 async def test_what_confines_and_has_not_come_lets_nothing_run(jail: Jail, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that has no descriptor free drops those that come with a message, and delivers the rest."""
     jail.add("attack", "report['ran'] = True")
-    send = confined.send_by_file
+    send = supervised.send_by_file
 
     def lose_the_last(line: object, message: bytes, fds: list[int], letter: bytes) -> None:
         send(line, message, fds[:-1], letter)  # type: ignore[arg-type]
