@@ -9,6 +9,7 @@ import trio
 
 from heddle.process.confined import ConfinedLauncher, ConfinedSession
 from heddle.process.direct import DirectLauncher
+from heddle.process.seatbelt import SeatbeltLauncher, SeatbeltSession
 from heddle.process.supervised import FORCE_SECONDS, SupervisedLauncher
 from heddle.process.values import Ending
 
@@ -54,7 +55,9 @@ class ScopePlace:
         # Ours is its own session: unconfined calls share nothing but the supervisor.
         self._session: LauncherSession | None = None
         # A session of ours that confines is opened with the first call that needs it, and with it the workspace.
-        self._confined: ConfinedLauncher | None = launcher if isinstance(launcher, ConfinedLauncher) else None
+        self._confined: ConfinedLauncher | SeatbeltLauncher | None = None
+        if isinstance(launcher, (ConfinedLauncher, SeatbeltLauncher)):
+            self._confined = launcher
         self._confinement: Callable[[], Confinement] | None = None
         if self._confined is None and isinstance(launcher, (SupervisedLauncher, DirectLauncher)):
             self._session = launcher
@@ -100,7 +103,7 @@ class ScopePlace:
         return {"TMPDIR": folder, "HOME": home} | self._environment.values_of("TMPDIR", "HOME")
 
     def _close_session(self) -> None:
-        if isinstance(self._session, ConfinedSession):
+        if isinstance(self._session, (ConfinedSession, SeatbeltSession)):
             self._session.close()
             self._session = None
 
@@ -108,7 +111,7 @@ class ScopePlace:
         """Run a program to its end when a slot is free; return that, and the seconds that it waited."""
         if self._session is None and self._confined is not None and self._confinement is not None:
             self._session = session = self._confined.open(self._confinement())
-            self.guarantees = session.guarantees
+            self.guarantees = session.guarantees if isinstance(session, ConfinedSession) else self.guarantees
         assert self._session is not None  # noqa: S101 - opened with the scope, which holds a program
         if self._backend is not None:
             command = self._backend.prepare(command)

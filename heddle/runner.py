@@ -25,6 +25,7 @@ from heddle.process import Launcher
 from heddle.process.confined import ConfinedLauncher
 from heddle.process.direct import DirectLauncher
 from heddle.process.guard import GuardError
+from heddle.process.seatbelt import SeatbeltLauncher
 from heddle.process.supervised import SupervisedLauncher
 from heddle.results import CallReport, Failed, FailureKind, ToolResult
 from heddle.sandbox.policy import CONFINED_LIMITS, Confinement, Grant, Sandbox
@@ -156,8 +157,6 @@ class Runner:
             home = RunFolder()
             stack.callback(home.close)
             if self._sandbox is not None and self._given_launcher is None and self._backend is None:
-                if sys.platform != "linux":
-                    raise SandboxUnavailable("sandbox", "on this system calls cannot be confined yet")
                 tier = await in_thread(self._choose, self._sandbox, home)
             stock = await stack.enter_async_context(
                 Stock.open(self._mounts, self._keep_workspaces, home, _layout_for(tier, self._keep_workspaces))
@@ -331,6 +330,8 @@ class Runner:
         programs = [tool.implementation.path for tool in self.registry if isinstance(tool.implementation, Program)]
         tier = choose(sandbox, grants_of(sandbox, programs, roots), roots)
         usual = CONFINED_LIMITS if tier.uid else attrs.evolve(CONFINED_LIMITS, processes=None)
+        if tier.kind == "seatbelt":
+            usual = Limits()  # there nothing holds them
         self._usual = self.limits.or_else(usual)
         self._held.clear()
         return tier
@@ -407,13 +408,15 @@ def _layout_for(tier: Tier | None, keep_workspaces: str | Path | None) -> Layout
     if tier is None:
         return AS_COPIES
     owner = (tier.uid, tier.gid) if tier.uid != os.geteuid() else None
-    if tier.kind == "landlock":
+    if tier.kind in ("landlock", "seatbelt"):
         return Layout(read_only="linked", owner=owner)
     # One that is kept should hold what was in it.
     return Layout(read_only="bound" if keep_workspaces is None else "copied", owner=owner)
 
 
 def _our_launcher(tier: Tier | None) -> AbstractAsyncContextManager[SupervisedLauncher | DirectLauncher]:
+    if tier is not None and tier.kind == "seatbelt":
+        return contextlib.nullcontext(SeatbeltLauncher(tier))
     if tier is not None:
         return ConfinedLauncher(tier)
     if sys.platform == "linux":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -12,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heddle
-from heddle.sandbox import seatbelt
+from heddle.sandbox import choice, seatbelt, trials
 from heddle.sandbox.policy import Grant, Network
 from heddle.sandbox.seatbelt import GUARANTEES, NEVER_RUN, seatbelt_command, seatbelt_profile
+from heddle.workspace.removal import remove_tree
+from tests.support import Toolbox
 
 Expression: TypeAlias = "str | list[Expression]"
 Rule: TypeAlias = "tuple[str, list[str], list[list[Expression]]]"
@@ -618,3 +621,54 @@ def test_a_whole_profile_reads_as_it_was_reviewed() -> None:
     profile, _ = seatbelt_profile(GRANTS, "host")
 
     assert profile == PROFILE
+
+
+# The whole way of a call, with a program in the place of macOS's own
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A sandbox-exec that notes what it was given, confines nothing, and becomes the command."""
+    given = tmp_path / "given"
+    program = tmp_path / "sandbox-exec"
+    program.write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$@" > {given}\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(seatbelt, "SANDBOX_EXEC", str(program))
+    monkeypatch.setattr(trials, "try_seatbelt", lambda: trials.Trial(works=True, said=NEVER_RUN))
+    monkeypatch.setattr(choice, "_said", set())
+    return given
+
+
+async def test_a_call_goes_through_sandbox_exec_and_says_that_it_was_never_tried(
+    stand_in: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Path(tempfile.mkdtemp(dir="/dev/shm"))  # by none of the links that macOS has
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    toolbox = Toolbox(place / "tools")
+    toolbox.sh("tool", "echo $TMPDIR >&2; echo '{}'")
+    sandbox = heddle.Sandbox(network="none", backend="seatbelt")
+
+    async with heddle.Runner(toolbox.registry(), sandbox=sandbox) as runner:
+        result = await runner.call("tool")
+    remove_tree(place)
+
+    words = stand_in.read_text()
+    assert result == heddle.Returned({})
+    assert result.report.tier == "seatbelt"
+    assert result.report.guarantees == {**GUARANTEES, "tried_by_its_makers": "no"}
+    assert NEVER_RUN in caplog.text
+    assert "(deny default)" in words
+    assert f"={toolbox.folder}" in words
+    assert result.report.stderr_tail.strip() in words
+
+
+async def test_what_needs_namespaces_is_refused_under_seatbelt(toolbox: Toolbox, stand_in: Path) -> None:
+    sandbox = heddle.Sandbox(network="none", backend="seatbelt", require="namespaces")
+
+    with pytest.raises(heddle.SandboxUnavailable, match="Seatbelt has no namespaces"):
+        async with heddle.Runner(toolbox.registry(), sandbox=sandbox):
+            pass
+
+    assert not stand_in.exists()

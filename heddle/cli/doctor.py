@@ -53,7 +53,7 @@ HOW: Mapping[Way, str] = {
     "containers": "bubblewrap, a container for each call",
     "single": "bubblewrap, started anew for each call, which is slower",
     "landlock": "Landlock and a filter of system calls, without namespaces",
-    "seatbelt": "Seatbelt",
+    "seatbelt": "Seatbelt, whose profile was never run by heddle's makers",
 }
 NAMES: Mapping[BackendName, str] = {"bubblewrap": "bubblewrap", "landlock": "Landlock", "seatbelt": "Seatbelt"}
 # Of the words that a report has, what each is about.

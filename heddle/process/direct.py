@@ -27,9 +27,9 @@ from heddle.process.values import Ending, Exit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
-    from typing import Self
 
     from heddle.limits import Limits
+    from heddle.process.ports import LauncherSession
     from heddle.process.values import Command
     from heddle.sandbox.policy import Confinement
 
@@ -42,11 +42,11 @@ BUSY_SECONDS = 0.5
 class DirectLauncher:
     """Brings programs to their end with process groups."""
 
-    tier = "none"
+    tier: str = "none"
     guarantees: Mapping[str, str] = MappingProxyType({"processes": "partial"})
 
     @asynccontextmanager
-    async def session(self, confinement: Confinement) -> AsyncGenerator[Self, None]:  # noqa: ARG002 - nothing is confined
+    async def session(self, confinement: Confinement) -> AsyncGenerator[LauncherSession, None]:  # noqa: ARG002 - nothing is confined
         """Open a session; there is nothing to it."""
         yield self
 

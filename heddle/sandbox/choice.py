@@ -10,6 +10,7 @@ import logging
 import os
 import pwd
 import stat
+import sys
 import tempfile
 from pathlib import Path
 from types import MappingProxyType
@@ -22,6 +23,8 @@ from heddle.sandbox import trials
 from heddle.sandbox.bubblewrap import LINKS, SYSTEM, Plan
 from heddle.sandbox.landlock import SCOPES_SINCE, landlock_abi
 from heddle.sandbox.policy import NOBODY, BackendName, Grant, Sandbox, mode_at, with_pins
+from heddle.sandbox.seatbelt import GUARANTEES as SEATBELT
+from heddle.sandbox.seatbelt import NEVER_RUN
 from heddle.sandbox.tiers import Kind, Tier
 
 if TYPE_CHECKING:
@@ -33,10 +36,10 @@ logger: logging.Logger = logging.getLogger("heddle")
 
 # The ways to try for each name, in order.
 WAYS: Mapping[BackendName, Sequence[Kind]] = {
-    "auto": ("containers", "single", "landlock"),
+    "auto": ("containers", "single", "landlock") if sys.platform != "darwin" else ("seatbelt",),
     "bubblewrap": ("containers", "single"),
     "landlock": ("landlock",),
-    "seatbelt": (),
+    "seatbelt": ("seatbelt",),
 }
 # What a container has of its own.
 OWN = ("/tmp", "/dev/shm", "/proc", "/dev")  # noqa: S108 - names, not uses
@@ -63,8 +66,6 @@ def choose(sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence[Path]) -> 
             _say_what_is_less(tier, reasons)
             return tier
         reasons.append(reason)
-    if sandbox.backend == "seatbelt":
-        reasons.append(trials.try_seatbelt().reason)
     raise SandboxUnavailable(
         "sandbox", "nothing here can confine tools, so none is run. " + " ".join(_once_each(reasons))
     )
@@ -139,6 +140,11 @@ def _is_of_the_system(path: Path) -> bool:
 
 def _why_not(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence[Path]) -> str | None:
     """Return why this way cannot be taken, as a sentence; None when it can."""
+    if kind == "seatbelt":
+        if sandbox.require == "namespaces":
+            return "Seatbelt has no namespaces, which require='namespaces' asks for."
+        trial = trials.try_seatbelt()
+        return None if trial.works else _sentence("Seatbelt", trial)
     if kind == "landlock":
         if sandbox.require == "namespaces":
             return "Landlock would be left, and require='namespaces' refuses it."
@@ -172,7 +178,7 @@ def _once_each(sentences: Iterable[str]) -> Iterable[str]:
 def _tier(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence[Path]) -> Tier:
     uid, gid = _user_for(kind, sandbox, grants, roots)
     bwrap, _ = trials.find_bubblewrap()
-    abi = _abi()
+    abi = _abi() if kind != "seatbelt" else 0
     plan = Plan(
         bwrap=bwrap or "",
         network=sandbox.network,
@@ -183,7 +189,7 @@ def _tier(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence
         joins_namespace=kind == "containers" and uid != os.geteuid(),
     )
     return Tier(
-        name="landlock" if kind == "landlock" else "bubblewrap",
+        name=kind if kind in ("landlock", "seatbelt") else "bubblewrap",
         kind=kind,
         plan=plan,
         abi=abi,
@@ -237,7 +243,7 @@ def _user_for(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant], roots: Sequ
     Raises:
         SandboxUnavailable: The policy names a user who may not use what it grants.
     """
-    if os.geteuid() != 0:
+    if os.geteuid() != 0 or kind == "seatbelt":
         return os.geteuid(), os.getegid()
     if sandbox.run_as == 0:
         return 0, 0
@@ -300,6 +306,8 @@ def guarantees_of(kind: Kind, sandbox: Sandbox, abi: int, uid: int) -> Mapping[s
         abi: The version of Landlock.
         uid: Who tools run as.
     """
+    if kind == "seatbelt":
+        return MappingProxyType({**SEATBELT, "tried_by_its_makers": "no"})
     apart = kind != "landlock"
     words = {
         "processes": "enforced",
@@ -319,6 +327,8 @@ def guarantees_of(kind: Kind, sandbox: Sandbox, abi: int, uid: int) -> Mapping[s
 
 def _say_what_is_less(tier: Tier, reasons: Sequence[str]) -> None:
     """Say once why a stronger tier was not taken."""
+    if tier.kind == "seatbelt":
+        _say_once(NEVER_RUN)
     if reasons and tier.kind == "landlock":
         _say_once("calls are confined by Landlock, not by namespaces. " + " ".join(_once_each(reasons)))
 

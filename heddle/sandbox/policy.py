@@ -91,7 +91,7 @@ class Sandbox:
         read: Folders and files that tools may read and execute as well.
         write: Folders and files that tools may change as well.
         backend: What has to hold it: ``bubblewrap``, ``landlock`` or ``seatbelt``, and nothing in its place. ``auto``
-            takes the strongest that works here.
+            takes the strongest that works here; on macOS that is Seatbelt, which was never tried by heddle's makers.
         require: ``namespaces`` refuses Landlock, under which the host's files and processes are in sight though out of
             reach.
         run_as: The user that tools run as when the host is root: by default 65534, nobody, where the files let that

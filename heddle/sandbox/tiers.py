@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kind", "Tier"]
 
-Kind: TypeAlias = Literal["containers", "single", "landlock"]
+Kind: TypeAlias = Literal["containers", "single", "landlock", "seatbelt"]
 
 # What a program may do with devices that lead nowhere.
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
@@ -35,8 +35,8 @@ class Tier:
     """One way of confining calls, for one policy.
 
     Attributes:
-        name: As reports have it: ``bubblewrap`` or ``landlock``.
-        kind: How: containers that are made ahead, one container a call, or Landlock.
+        name: As reports have it: ``bubblewrap``, ``landlock`` or ``seatbelt``.
+        kind: How: containers that are made ahead, one container a call, Landlock, or Seatbelt.
         plan: What all calls have in common.
         abi: The version of Landlock; 0 where there is none.
         uid: Who tools run as.
