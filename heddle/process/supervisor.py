@@ -81,6 +81,8 @@ ORPHAN_SECONDS = 0.3
 # After the host is gone nobody is told how it ends, so that even a process stuck in the kernel is not waited for.
 LAST_SECONDS = 5.0
 
+# Once, before any fork: a keeper that opened it anew would wait for that.
+libc = ctypes.CDLL(None, use_errno=True)
 # A kernel without CONFIG_PROC_CHILDREN has no such list.
 LISTS_CHILDREN = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
@@ -524,7 +526,6 @@ def become_subreaper(*, is_first: bool) -> None:
     Args:
         is_first: It is the first process of its namespace: it has the orphans, and the kernel ends all with it.
     """
-    libc = ctypes.CDLL(None, use_errno=True)
     # SIGCONT when the parent dies: one that a tool has stopped still has to notice that, and to end its tool.
     options = [(PR_SET_CHILD_SUBREAPER, 1), (PR_SET_DUMPABLE, 0), (PR_SET_PDEATHSIG, signal.SIGCONT)]
     for option, value in [(PR_SET_DUMPABLE, 0)] if is_first else options:

@@ -39,7 +39,7 @@ AT_FDCWD, RESOLVE_NO_SYMLINKS = -100, 4
 AT_EMPTY_PATH, AT_RECURSIVE, OPEN_TREE_CLONE = 0x1000, 0x8000, 1
 MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH = 4, 0x40
 MOUNT_ATTR_RDONLY = 1
-SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+SIOCSIFFLAGS, IFF_UP = 0x8914, 1
 
 HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 # Where every container has a folder of its own, in memory.
@@ -259,13 +259,14 @@ def way_to(path: str, *, is_folder: bool) -> int:
 
 def raise_loopback() -> None:
     """Bring up the network of this namespace, which is ``lo`` alone: programs talk to themselves."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        request = struct.pack("16sh22x", b"lo", 0)
-        flags = struct.unpack_from("16sh", fcntl.ioctl(any_socket, SIOCGIFFLAGS, request))[1]
-        try:
-            fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", flags | IFF_UP))
-        except OSError as error:
-            raise OSError(error.errno, f"loopback device: {error.strerror}") from None
+    # By the system's own names: Python's socket is slow to make for the first time, and every keeper is a first time.
+    any_socket = check(libc.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0), "socket")
+    try:
+        fcntl.ioctl(any_socket, SIOCSIFFLAGS, struct.pack("16sh22x", b"lo", IFF_UP))
+    except OSError as error:
+        raise OSError(error.errno, f"loopback device: {error.strerror}") from None
+    finally:
+        os.close(any_socket)
 
 
 def become(uid: int, gid: int) -> None:
