@@ -19,7 +19,6 @@ NOBODY = 65534
 PYTHON = "/usr/bin/python3"
 SUITES = [
     "test_confined.py",
-    "test_container_mutations.py",
     "test_copyback.py",
     "test_ending.py",
     "test_hosts.py",
@@ -33,9 +32,7 @@ SUITES = [
     "test_kept.py",
     "test_landlock.py",
     "test_leaks.py",
-    "test_mount_rules.py",
     "test_mounts.py",
-    "test_replacing.py",
     "test_seccomp.py",
     "test_supervisor_mutations.py",
     "test_workspace.py",
