@@ -30,7 +30,7 @@ import trio
 
 import heddle
 from heddle import Mount, runner
-from heddle.process import confined, guard, supervised, supervisor, sweep
+from heddle.process import confined, guard, supervised, supervisor
 from heddle.runner import Scope
 from heddle.sandbox import bubblewrap, choice, container, handles, landlock, policy, seccomp, tiers, trials
 from heddle.workspace.removal import remove_tree
@@ -1326,9 +1326,6 @@ LAYERED: dict[str, Layers] = {
         ),
         two_calls_share_no_temporary_files,
         CONTAINERS,
-    ),
-    "the end of the guard, one a call": Layers(
-        (ORPHAN, Edit(sweep._end_attempt, "_kill(pid, attempt_id)", "pass")), nothing_outlives_the_guard, SINGLE
     ),
     "its name: bubblewrap gives none to another namespace": Layers(
         (without(machine, "--unshare-uts"), without(machine, "--hostname", "heddle")),
