@@ -35,7 +35,7 @@ from heddle.sandbox.landlock import SCOPES_SINCE, new_ruleset, tasks_of
 from heddle.sandbox.policy import Usual
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping
 
     from heddle.sandbox.policy import Confinement, Network
     from heddle.sandbox.tiers import Tier
@@ -68,8 +68,8 @@ class ConfinedLauncher(SupervisedLauncher):
 
     def __init__(self, tier: Tier) -> None:
         super().__init__()
-        self.tier = tier.name
-        self.guarantees = tier.guarantees
+        self.tier: str = tier.name
+        self.guarantees: Mapping[str, str] = tier.guarantees
         # Opened now, before any tool has run: what a path of the policy leads to later may be a tool's work.
         self._handles = Handles.on(grant.path for grant in tier.plan.grants)
         inner = bubblewrap.folders_of_python(os.path.realpath(interpreter())) if tier.kind == "containers" else ()
@@ -173,7 +173,7 @@ class ConfinedSession:
         self._handles = handles
         self._filters = filters
         self.survivors = survivors
-        self.guarantees = tier.guarantees
+        self.guarantees: Mapping[str, str] = tier.guarantees
         self._wardrobe: dict[tuple[Network, Limits], Containers | Restricted] = {}
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C comes at a wait, and not between making a thing and minding it
@@ -617,6 +617,7 @@ class Inner(Watch):
     # 10 s: some hundred times what bubblewrap and Python take to start.
     making_seconds: ClassVar[float] = 10.0
     is_gone: bool = False
+    last_words: str = ""
 
     def is_sound(self) -> bool:
         """Return whether it is there."""

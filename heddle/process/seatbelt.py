@@ -13,7 +13,7 @@ from heddle.sandbox.seatbelt import seatbelt_command
 from heddle.sandbox.tiers import Tier
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Mapping
 
     from heddle.limits import Limits
     from heddle.process.values import Command, Exit
@@ -26,8 +26,8 @@ class SeatbeltLauncher(DirectLauncher):
     """Brings programs to their end with process groups, in a sandbox that macOS makes for each."""
 
     def __init__(self, tier: Tier) -> None:
-        self.tier = tier.name
-        self.guarantees = tier.guarantees
+        self.tier: str = tier.name
+        self.guarantees: Mapping[str, str] = tier.guarantees
         self._tier = tier
 
     @asynccontextmanager

@@ -82,7 +82,7 @@ ORPHAN_SECONDS = 0.3
 LAST_SECONDS = 5.0
 
 # Once, before any fork: a keeper that opened it anew would wait for that.
-libc = ctypes.CDLL(None, use_errno=True)
+libc: ctypes.CDLL = ctypes.CDLL(None, use_errno=True)
 # A kernel without CONFIG_PROC_CHILDREN has no such list.
 LISTS_CHILDREN = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 1, 4, 36
@@ -542,7 +542,7 @@ def container() -> ModuleType:
 
 
 # The list of this process' own children, opened while it still might.
-own_children = -1
+own_children: int = -1
 
 
 def keep_sight_of_children() -> None:

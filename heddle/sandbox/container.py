@@ -21,7 +21,7 @@ import stat
 import struct
 import sys
 
-libc = ctypes.CDLL(None, use_errno=True)
+libc: ctypes.CDLL = ctypes.CDLL(None, use_errno=True)
 
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWUTS, CLONE_NEWIPC = 0x20000, 0x2000000, 0x4000000, 0x8000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -56,12 +56,12 @@ class Room:
     """What containers are made from, once per session: where to go back to, and how large things are."""
 
     def __init__(self, own_network: bool, tmp_bytes: int, is_root: bool = False) -> None:
-        self.pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self.pid_namespace: int = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.own_network = own_network
         self.tmp_bytes = tmp_bytes
         # Anybody else is kept from the rest by the files' own modes.
         names = OF_ROOT if is_root else OF_ROOT[:1]
-        self.read_only = [f"/proc/{name}" for name in names if os.path.exists(f"/proc/{name}")]
+        self.read_only: list[str] = [f"/proc/{name}" for name in names if os.path.exists(f"/proc/{name}")]
         # What is made for tools on the way to their files has to let them pass, whatever the host's own files do.
         os.umask(0o022)
         # Once, for all containers: what one of them mounts is no other's business.
@@ -113,16 +113,17 @@ class Confinement:
             ValueError: One of them has not come.
         """
         fields = message[1:].split(b"\0")
-        self.flags = fields[0]
+        self.flags: bytes = fields[0]
         if len(fds) != (b"f" in self.flags) + (b"l" in self.flags):
             raise ValueError("what confines it has not come with the message")
-        self.uid, self.gid = int(fields[1]), int(fields[2])
-        self.limits = fields[3:9]
-        self.binds = [(*fields[at : at + 3],) for at in range(9, len(fields), 3)]
-        self.seccomp = fds.pop(0) if b"f" in self.flags else -1
-        self.ruleset = fds.pop(0) if b"l" in self.flags else -1
+        self.uid: int = int(fields[1])
+        self.gid: int = int(fields[2])
+        self.limits: list[bytes] = fields[3:9]
+        self.binds: list[tuple[bytes, ...]] = [(*fields[at : at + 3],) for at in range(9, len(fields), 3)]
+        self.seccomp: int = fds.pop(0) if b"f" in self.flags else -1
+        self.ruleset: int = fds.pop(0) if b"l" in self.flags else -1
         # Whether a signal to everybody reaches only what is below this process: true once the ruleset is in force.
-        self.signals_are_held = False
+        self.signals_are_held: bool = False
 
     def prepare(self, before: dict[str, int] | None) -> None:
         """Take what tools must not have out of sight, and become who they run as.
