@@ -29,12 +29,10 @@ SUITES = [
     "test_jail_scopes.py",
     "test_jail_tiers.py",
     "test_jail_workspaces.py",
-    "test_kept.py",
     "test_landlock.py",
     "test_leaks.py",
     "test_mounts.py",
     "test_seccomp.py",
-    "test_supervisor_mutations.py",
     "test_workspace.py",
 ]
 
