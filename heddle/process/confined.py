@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import math
 import os
 import signal
@@ -26,7 +25,7 @@ import trio
 from heddle.errors import SandboxUnavailable
 from heddle.limits import Limits
 from heddle.process import diagnosis, supervisor
-from heddle.process.guard import CONTAINER, PROGRAM, Guard, GuardError, Line, Watch, interpreter
+from heddle.process.guard import CONTAINER, IDLE_KEEPERS, PROGRAM, Guard, GuardError, Line, Watch, interpreter
 from heddle.process.supervised import Extras, SupervisedLauncher, run_to_the_end, send_by_file, send_launch
 from heddle.process.values import ATTEMPT_VARIABLE, Command, Ending, Exit
 from heddle.sandbox import bubblewrap
@@ -42,14 +41,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ConfinedLauncher"]
 
-logger: logging.Logger = logging.getLogger("heddle")
-
 # What a supervisor inside may say on its way out: one line of bubblewrap's, or the end of a traceback.
 LAST_WORDS = 4096
-# 2: one that is ready, and one more while that is being made.
+# 1: the next call's; a further one would be made while a call could use the processor.
 SPARES = 1
-# 8: as many as an unconfined supervisor keeps.
-IDLE_KEEPERS = 8
 # 128: what other calls may start meanwhile, where the kernel counts those of a user together; 32 calls at once, each
 # with its keeper, its tool and two more.
 OTHERS = 128
@@ -647,10 +642,6 @@ class Inner(Watch):
         if self.said >= 0:
             os.close(self.said)
             self.said = -1
-
-    def is_reaped(self) -> bool:
-        """Return whether it has ended."""
-        return not self.is_sound()
 
     def why_it_ended(self) -> str:
         """Return what bubblewrap said, as far as it said anything."""

@@ -105,10 +105,6 @@ class Watch(abc.ABC):
     def kill(self) -> None:
         """End a supervisor that cannot be trusted any more; its keepers notice and end their calls."""
 
-    @abc.abstractmethod
-    def is_reaped(self) -> bool:
-        """Return whether the supervisor has ended. Not to be asked again then."""
-
     def add_keeper(self, *, confined: bool = False) -> Line:
         """Ask for a keeper; what is sent on its line waits for it.
 

@@ -67,7 +67,7 @@ def choose(sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence[Path]) -> 
             return tier
         reasons.append(reason)
     raise SandboxUnavailable(
-        "sandbox", "nothing here can confine tools, so none is run. " + " ".join(_once_each(reasons))
+        "sandbox", "nothing here can confine tools, so none is run. " + " ".join(dict.fromkeys(reasons))
     )
 
 
@@ -169,10 +169,6 @@ def _sentence(what: str, trial: trials.Trial) -> str:
     """Return a trial's failure as sentences."""
     fix = f" {trial.fix[:1].upper()}{trial.fix[1:].rstrip('.')}." if trial.fix else ""
     return f"{what}: {trial.reason}.{fix}"
-
-
-def _once_each(sentences: Iterable[str]) -> Iterable[str]:
-    return dict.fromkeys(sentences)
 
 
 def _tier(kind: Kind, sandbox: Sandbox, grants: Sequence[Grant], roots: Sequence[Path]) -> Tier:
@@ -330,7 +326,7 @@ def _say_what_is_less(tier: Tier, reasons: Sequence[str]) -> None:
     if tier.kind == "seatbelt":
         _say_once(NEVER_RUN)
     if reasons and tier.kind == "landlock":
-        _say_once("calls are confined by Landlock, not by namespaces. " + " ".join(_once_each(reasons)))
+        _say_once("calls are confined by Landlock, not by namespaces. " + " ".join(dict.fromkeys(reasons)))
 
 
 def _say_once(text: str) -> None:

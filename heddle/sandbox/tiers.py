@@ -1,4 +1,4 @@
-"""What really confines calls here: one way of three, with all that it needs to know. Made by `heddle.sandbox.probe`."""
+"""What really confines calls here: one way of several, with all that it needs to know. Made by `choice`."""
 
 from __future__ import annotations
 
