@@ -4,6 +4,7 @@ The room does not know what a tool is: a `Command` goes in, an `Exit` comes out.
 or `Backend`.
 """
 
+from heddle.process.default import default_launcher
 from heddle.process.ports import Backend, BackendSession, Launcher, LauncherSession
 from heddle.process.values import Command, Ending, Exit
 from heddle.sandbox.policy import Confinement, Grant
@@ -18,4 +19,5 @@ __all__ = [
     "Grant",
     "Launcher",
     "LauncherSession",
+    "default_launcher",
 ]

@@ -22,7 +22,7 @@ import trio
 from heddle.errors import SandboxUnavailable
 from heddle.limits import PROCESS_LIMITS
 from heddle.process.capture import Head, Tail
-from heddle.process.supervised import FORCE_SECONDS, GRACE_SECONDS, LATE_OUTPUT_SECONDS
+from heddle.process.supervised import FORCE_SECONDS, GRACE_SECONDS, LATE_OUTPUT_SECONDS, refuse_policy
 from heddle.process.values import Ending, Exit
 
 if TYPE_CHECKING:
@@ -46,8 +46,13 @@ class DirectLauncher:
     guarantees: Mapping[str, str] = MappingProxyType({"processes": "partial"})
 
     @asynccontextmanager
-    async def session(self, confinement: Confinement) -> AsyncGenerator[LauncherSession, None]:  # noqa: ARG002 - nothing is confined
-        """Open a session; there is nothing to it."""
+    async def session(self, confinement: Confinement) -> AsyncGenerator[LauncherSession, None]:
+        """Open a session; there is nothing to it.
+
+        Raises:
+            SandboxUnavailable: There is a policy, which nothing here holds.
+        """
+        refuse_policy(confinement)
         yield self
 
     async def launch(self, command: Command, stdin: bytes, limits: Limits) -> Exit:
@@ -150,6 +155,9 @@ class _Run:
         with trio.move_on_after(FORCE_SECONDS):
             await self.process.wait()
             await self.out_ended.wait()
+            # What it left behind is waited for by nobody who would tell; the group has gone when no signal finds it.
+            while self._signal(signal.SIGKILL):  # noqa: ASYNC110 - it is the system that is asked
+                await trio.sleep(0.002)
 
     def _signal(self, number: signal.Signals) -> bool:
         try:

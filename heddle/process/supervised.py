@@ -11,7 +11,6 @@ import datetime
 import enum
 import errno
 import fcntl
-import logging
 import math
 import os
 import select
@@ -26,6 +25,7 @@ import trio
 
 from heddle.errors import SandboxUnavailable
 from heddle.limits import Limits
+from heddle.logs import logger
 from heddle.process import sweep
 from heddle.process.capture import Head, Tail
 from heddle.process.guard import IDLE_KEEPERS, Guard, GuardError, Line, Watch
@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from heddle.process.ports import LauncherSession
     from heddle.sandbox.policy import Confinement
 
-logger: logging.Logger = logging.getLogger("heddle")
-
-__all__ = ["FORCE_SECONDS", "GRACE_SECONDS", "LATE_OUTPUT_SECONDS", "SupervisedLauncher"]
+__all__ = ["FORCE_SECONDS", "GRACE_SECONDS", "LATE_OUTPUT_SECONDS", "SupervisedLauncher", "refuse_policy"]
 
 # 2 s: time to remove a lock file, not to finish the work.
 GRACE_SECONDS = 2.0
@@ -100,8 +98,13 @@ class SupervisedLauncher:
         self._guard.start()
 
     @asynccontextmanager
-    async def session(self, confinement: Confinement) -> AsyncGenerator[LauncherSession, None]:  # noqa: ARG002 - nothing is confined
-        """Open a session; unconfined sessions have nothing of their own."""
+    async def session(self, confinement: Confinement) -> AsyncGenerator[LauncherSession, None]:
+        """Open a session; unconfined sessions have nothing of their own.
+
+        Raises:
+            SandboxUnavailable: There is a policy, which nothing here holds.
+        """
+        refuse_policy(confinement)
         yield self
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C comes at a wait, and not between making a thing and minding it
@@ -110,6 +113,12 @@ class SupervisedLauncher:
         if limits.processes is not None:
             raise SandboxUnavailable("limits.processes", "only a sandbox can hold it; leave it out or use one")
         return await run_to_the_end(self._guard, command, stdin, limits, survivors=self.survivors)
+
+
+def refuse_policy(confinement: Confinement) -> None:
+    """Raise `SandboxUnavailable` where calls are to be held to a policy: a launcher that confines nothing cannot."""
+    if confinement.sandbox is not None:
+        raise SandboxUnavailable("sandbox=…", "this launcher confines nothing; leave one of the two out")
 
 
 class Lines(Protocol):

@@ -6,7 +6,6 @@ A tier that cannot hold what the policy asks for is passed over and said; where 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import pwd
 import stat
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from heddle.errors import DefinitionError, SandboxUnavailable
+from heddle.logs import logger
 from heddle.sandbox import trials
 from heddle.sandbox.bubblewrap import LINKS, SYSTEM, Plan
 from heddle.sandbox.landlock import SCOPES_SINCE, landlock_abi
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["choose", "grants_of", "guarantees_of", "refuse_too_much", "tier_of_folder"]
-
-logger: logging.Logger = logging.getLogger("heddle")
 
 # The ways to try for each name, in order.
 WAYS: Mapping[BackendName, Sequence[Kind]] = {

@@ -43,7 +43,7 @@ TMP_BYTES = 64 * MIB
 NOBODY = 65534
 
 
-def _network(network: object) -> Network:
+def _network(network: Network) -> Network:
     if network == "host":
         return "host"
     if network == "none":

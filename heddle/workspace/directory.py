@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shlex
@@ -17,6 +16,7 @@ import attrs
 import trio
 
 from heddle.errors import DefinitionError, RunnerClosed
+from heddle.logs import logger
 from heddle.threads import in_thread, unless_cancelled
 from heddle.tools.definition import Program, ToolDef
 from heddle.workspace.changes import Baseline, Changes, FileFault, baseline_of, changes_since, reason_of
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 
 __all__ = ["Workspace", "label_from"]
-
-logger: logging.Logger = logging.getLogger("heddle")
 
 # 40 characters: a label is for people who look for a directory, and paths have to stay short.
 LABEL_CHARS = 40

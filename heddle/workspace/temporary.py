@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import logging
 import os
 import re
 import stat
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from heddle import strictjson
 from heddle.errors import RunnerClosed, WrongProcess
+from heddle.logs import logger
 from heddle.workspace.removal import remove_tree
 from heddle.workspace.trees import FOLDER
 
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from heddle.strictjson import JSON
 
 __all__ = ["RunFolder", "remove_stale", "remove_stale_once"]
-
-logger: logging.Logger = logging.getLogger("heddle")
 
 PREFIX = "heddle-run-"
 _NAME = re.compile(r"heddle-run-[a-z0-9_]{8}")
