@@ -402,7 +402,7 @@ class TestSidecars:
         put(tmp_path, "x.tool.yaml", b"{}")
         put(tmp_path, "x.tool.json", b"{}")
 
-        assert refused(tmp_path) == ['two sidecars describe "x": x.tool.json and x.tool.yaml; keep one']
+        assert refused(tmp_path) == ['x.tool.yaml: x.tool.json describes "x" as well; keep one']
 
     def test_the_faults_of_all_sidecars_are_reported_at_once(self, tmp_path: Path) -> None:
         put(tmp_path, "a.py")
@@ -420,11 +420,18 @@ class TestSidecars:
             "c.tool.yml: this sidecar cannot be read: No such file or directory",
         ]
 
-    def test_a_bad_schema_is_refused_with_its_tool(self, tmp_path: Path) -> None:
+    def test_every_bad_schema_is_refused_with_the_line_of_its_fault(self, tmp_path: Path) -> None:
         put(tmp_path, "x.py")
-        put(tmp_path, "x.tool.yaml", b"inputSchema: {type: object, properties: {n: {type: whole}}}")
+        put(tmp_path, "x.tool.yaml", b"inputSchema:\n  type: object\n  properties:\n    n: {minLength: -1}\n")
+        put(tmp_path, "y.py")
+        put(tmp_path, "y.tool.yaml", b"inputSchema: {type: array}\noutputSchema:\n  $ref: '#/$defs/none'\n")
 
-        assert refused(tmp_path)[0].startswith('x.tool.yaml: tool "x": ')
+        assert refused(tmp_path) == [
+            "x.tool.yaml, line 4: inputSchema.properties.n.minLength: cannot be -1 (minimum of the draft's own schema)",
+            'y.tool.yaml, line 1: inputSchema.type: must be "object", because arguments are one, not "array"',
+            'y.tool.yaml, line 3: outputSchema.$ref: "#/$defs/none" leads to nothing inside the schema, and nothing is '
+            "ever fetched. Put what it means under $defs",
+        ]
 
 
 def test_a_thousand_tools_are_found_quickly(tmp_path: Path) -> None:

@@ -375,12 +375,10 @@ validate:
             f'x.tool.yaml, line 4: rule "number 2": {why}',
         ]
 
-    def test_a_full_manifest_is_refused_as_one(self, folder: Path) -> None:
+    def test_a_file_of_several_tools_is_no_sidecar(self, folder: Path) -> None:
+        """Who asks for the one tool of a file is told where several are found."""
         assert refused(folder, "schemaVersion: 1\nid: a.b\nactions: []\n") == [
-            (
-                "x.tool.yaml, line 3: a full manifest (it has actions) is not supported by this version; "
-                "write one sidecar a tool"
-            )
+            "x.tool.yaml, line 3: it describes a tool for each of its actions: read its folder with discover_tools"
         ]
 
     @pytest.mark.parametrize(("text", "seen"), [("[1]", "a list"), ("null", "null"), ("word", '"word"'), ("5", "5")])

@@ -38,6 +38,8 @@ def tool_as_json(tool: ToolDef) -> dict[str, JSON]:
         "sideEffects": tool.side_effects,
         "retry": tool.retry,
         "revision": tool.revision,
+        "contentHash": tool.content_hash or None,
+        "unsupportedReason": tool.unsupported_reason or None,
         "annotations": _plain(tool.annotations),
         "protocol": None if program is None else program.protocol,
         "inheritEnv": [] if program is None else [*program.inherit_env],
@@ -76,16 +78,20 @@ def print_tool(tool: ToolDef) -> None:
     for name, schema in properties.items():
         click.echo(f"  {name}: {_argument(schema, is_required=name in required)}")
     if not properties:
-        click.echo("  (undeclared: any object)")
+        click.echo("  (none)" if _takes_nothing(tool) else "  (undeclared: any object)")
     program = tool.implementation
     if isinstance(program, Program):
         click.echo(f"\nProgram:      {program.path} ({program.protocol} protocol)")
         if program.inherit_env:
             click.echo(f"Asks for:     {', '.join(program.inherit_env)}")
+    if tool.unsupported_reason:
+        click.echo(f"\nUnsupported:  {tool.unsupported_reason}")
     if tool.limits is not None:
         limits = [f"{name} {value:g}" for name, value in tool.limits.items() if value is not None]
         click.echo(f"Limits:       {', '.join(limits)}")
     click.echo(f"Side effects: {tool.side_effects}\nRetry:        {tool.retry}")
+    if tool.content_hash:
+        click.echo(f"Revision:     {tool.revision}, {tool.content_hash}")
 
 
 def print_files(files: ScopeReport) -> None:
@@ -123,7 +129,14 @@ def _signature(tool: ToolDef) -> str:
     """Return ``text, limit?``."""
     required: list[str] = tool.input_schema.get("required", [])
     properties: dict[str, Any] = tool.input_schema.get("properties", {})
-    return ", ".join(name if name in required else f"{name}?" for name in properties) or "(undeclared)"
+    names = ", ".join(name if name in required else f"{name}?" for name in properties)
+    return names or ("(none)" if _takes_nothing(tool) else "(undeclared)")
+
+
+def _takes_nothing(tool: ToolDef) -> bool:
+    """Return whether a tool that names no argument takes none."""
+    schema = tool.input_schema
+    return schema.get("additionalProperties") is False and not schema.get("patternProperties")
 
 
 def _argument(schema: Any, *, is_required: bool) -> str:

@@ -16,6 +16,7 @@ from heddle.errors import DefinitionError
 from heddle.limits import PROCESS_LIMITS, Limits
 from heddle.results import Retry, SideEffects
 from heddle.strictjson import JSON
+from heddle.tools.inventory import Inventory
 
 if TYPE_CHECKING:
     from typing import Self
@@ -184,6 +185,8 @@ class Program:
         action: For the envelope; the tool's name where it is None.
         network: What it asks for in a sandbox: with ``none`` it has no network even where the host's policy has one.
             ``host`` says that it needs one; it is given none that the policy does not give.
+        inventory: The files that belong to it. It is not started while one of them is not what it was when the
+            inventory was taken.
     """
 
     path: Path = attrs.field(converter=Path, validator=_no_nul)
@@ -197,6 +200,7 @@ class Program:
     network: Literal["host", "none"] | None = attrs.field(
         default=None, kw_only=True, validator=attrs.validators.in_((None, "host", "none"))
     )
+    inventory: Inventory | None = attrs.field(default=None, kw_only=True)
 
 
 @attrs.frozen
@@ -289,6 +293,8 @@ class ToolDef:
         limits: What the tool needs; cut by the runner's ceiling.
         annotations: Hints for clients, passed on as they are.
         revision: A label for exactly this behaviour.
+        content_hash: Of the manifest and the files that it lists: ``sha256:…``; empty for a tool without a manifest.
+        unsupported_reason: Why there is no implementation, for those who call it all the same.
         origin: Where the definition comes from: a file, a module.
         input_fields: The arguments in field form, for the ``fields`` dialect.
         output_fields: The result in field form.
@@ -306,6 +312,8 @@ class ToolDef:
     validation: Validation = attrs.field(factory=Validation, hash=False)
     annotations: Mapping[str, Any] | None = attrs.field(default=None, hash=False)
     revision: str = "0"
+    content_hash: str = ""
+    unsupported_reason: str = ""
     origin: str = ""
     input_fields: Mapping[str, FieldDef] | None = attrs.field(default=None, hash=False)
     output_fields: Mapping[str, FieldDef] | None = attrs.field(default=None, hash=False)

@@ -12,7 +12,7 @@ import re
 import stat
 from bisect import bisect_right
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
@@ -20,15 +20,21 @@ from heddle import strictjson
 from heddle.errors import DefinitionError, StrictJsonError
 from heddle.strictjson import JSON
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 __all__ = [
     "MAX_BYTES",
+    "BrokenDocument",
     "Document",
     "Place",
+    "Problem",
     "Step",
     "excerpt",
     "load_document",
     "parse_document",
     "read_start",
+    "reason_of",
     "shown",
 ]
 
@@ -43,6 +49,63 @@ _BOM = b"\xef\xbb\xbf"
 _BYTE = re.compile(r"byte (\d+)")
 # Whatever is no string and no bracket is a number or a word; commas and colons say nothing that the rest does not.
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]|[^\s\[\]{},:"]+')
+
+
+@attrs.frozen(kw_only=True)
+class Problem:
+    """One thing that is wrong with a file as it is written.
+
+    Attributes:
+        path: The file.
+        message: What was seen, and what to do.
+        line: The first is 1; 0 where it cannot be told.
+        column: In characters. The first is 1; 0 where the line is enough, or cannot be told.
+        key: The part it is about, as ``process.args[1]`` says it; empty for the whole file.
+    """
+
+    path: Path
+    message: str
+    line: int = 0
+    column: int = 0
+    key: str = ""
+
+    def __str__(self) -> str:
+        place = f", line {self.line}" if self.line else f", {self.key}" if self.key else ""
+        place += f", column {self.column}" if self.column else ""
+        return f"{shown(self.path)}{place}: {self.message}"
+
+    def as_line(self) -> str:
+        """Return it as compilers write theirs, for programs that jump to a place: ``FILE:LINE: KEY: MESSAGE``."""
+        start = f"{shown(self.path)}:{self.line}:" if self.line else f"{shown(self.path)}:"
+        return f"{start} {self.key}: {self._rest}" if self.key else f"{start} {self.message}"
+
+    def as_json(self) -> dict[str, JSON]:
+        """Return it as JSON: ``null`` for what cannot be told."""
+        return {
+            "path": shown(self.path),
+            "line": self.line or None,
+            "column": self.column or None,
+            "key": self.key,
+            "message": self.message,
+        }
+
+    @property
+    def _rest(self) -> str:
+        """The message without the key, where it begins with it."""
+        rest = self.message.removeprefix(self.key)
+        return rest.lstrip(":, ") if rest[:1] in {":", ",", " "} else self.message
+
+
+class BrokenDocument(DefinitionError):
+    """One or more files are wrong as they are written.
+
+    Attributes:
+        problems: Everything that was found wrong.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: tuple[Problem, ...] = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
 
 
 @attrs.frozen(eq=False)
@@ -76,12 +139,16 @@ class Document:
 
     def line_of(self, *steps: Step) -> int:
         """Return the line of the part that `steps` lead to, or of the nearest part around it that is there."""
+        return self.place_of(*steps).line
+
+    def place_of(self, *steps: Step) -> Place:
+        """Return the place of the part that `steps` lead to, or of the nearest part around it that is there."""
         place = self.place
         for step in steps:
             if step not in place.parts:
                 break
             place = place.parts[step]
-        return place.line
+        return place
 
     def where(self, *steps: Step) -> str:
         """Return ``FILE, line 3``, the way an error about that part should begin."""
@@ -101,8 +168,7 @@ def load_document(path: Path, *, what: str) -> Document:
     try:
         data = read_start(path, MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise DefinitionError(f"{shown(path)}: this {what} cannot be read: {reason}") from error
+        raise _refused(path, f"this {what} cannot be read: {reason_of(error)}") from error
     return parse_document(data, path, what=what)
 
 
@@ -112,17 +178,16 @@ def parse_document(data: bytes, path: Path, *, what: str) -> Document:
     Raises:
         DefinitionError: It is not one well-formed value.
     """
-    name = shown(path)
     if len(data) > MAX_BYTES:
-        raise DefinitionError(f"{name}: this {what} is larger than {MAX_BYTES:,} bytes")
-    text = _decoded(data.removeprefix(_BOM), name)
+        raise _refused(path, f"this {what} is larger than {MAX_BYTES:,} bytes")
+    text = _decoded(data.removeprefix(_BOM), path)
     if not text.strip():
-        raise DefinitionError(f"{name}: this {what} is empty")
+        raise _refused(path, f"this {what} is empty")
     if path.suffix == ".json":
         return _from_json(text, path)
     if path.suffix in (".yaml", ".yml"):
         return _from_yaml(text, path)
-    raise DefinitionError(f"{name}: a {what} ends in .json, .yaml or .yml")
+    raise _refused(path, f"a {what} ends in .json, .yaml or .yml")
 
 
 def read_start(path: Path, most: int) -> bytes:
@@ -150,6 +215,15 @@ def excerpt(text: str) -> str:
     return shown(text if len(text) <= EXCERPT_CHARACTERS else text[:EXCERPT_CHARACTERS] + "…")
 
 
+def reason_of(error: OSError | ValueError) -> str:
+    """Return why a file cannot be used, without its name."""
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def _refused(path: Path, message: str, line: int = 0, column: int = 0) -> BrokenDocument:
+    return BrokenDocument([Problem(path=path, message=message, line=line, column=column)])
+
+
 def _escaped(char: str) -> str:
     if "\udc80" <= char <= "\udcff":  # how Python carries a byte of a file name that is not UTF-8
         return f"\\x{ord(char) - 0xDC00:02x}"
@@ -163,12 +237,12 @@ def _refuse_irregular(status: os.stat_result) -> None:
         raise OSError("it is not a regular file")
 
 
-def _decoded(data: bytes, name: str) -> str:
+def _decoded(data: bytes, path: Path) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        line, column = _position(data[: error.start].decode("utf-8"), error.start)
-        raise DefinitionError(f"{name}, line {line}, column {column}: bytes that are not UTF-8") from None
+        place = _position(data[: error.start].decode("utf-8"), error.start)
+        raise _refused(path, "bytes that are not UTF-8", *place) from None
 
 
 def _position(text: str, index: int) -> tuple[int, int]:
@@ -183,14 +257,12 @@ def _from_yaml(text: str, path: Path) -> Document:
     except ModuleNotFoundError as error:
         if error.name != "yaml":
             raise
-        raise DefinitionError(
-            f"{shown(path)}: reading YAML needs PyYAML: pip install 'heddle[yaml]', or write it as JSON"
-        ) from None
+        said = "reading YAML needs PyYAML: pip install 'heddle[yaml]', or write it as JSON"
+        raise _refused(path, said) from None
     try:
         value, place = yamltext.parse(text)
     except yamltext.YamlError as error:
-        where = f", line {error.line}, column {error.column}" if error.line else ""
-        raise DefinitionError(f"{shown(path)}{where}: {error.what}") from None
+        raise _refused(path, error.what, error.line, error.column) from None
     return Document(path, value, place)
 
 
@@ -198,18 +270,17 @@ def _from_json(text: str, path: Path) -> Document:
     try:
         value = strictjson.loads(text)
     except StrictJsonError as error:
-        raise DefinitionError(f"{shown(path)}{_json_position(error, text)}: {error.what}") from None
+        raise _not_strict(path, error, text) from None
     return Document(path, value, _json_places(text))
 
 
-def _json_position(error: StrictJsonError, text: str) -> str:
-    """Return the line and the column where strict JSON gives an offset, else the path that it gives."""
+def _not_strict(path: Path, error: StrictJsonError, text: str) -> BrokenDocument:
+    """Say it with the line and the column where strict JSON gives an offset, else with the path that it gives."""
     found = _BYTE.fullmatch(error.where)
     if found is None:
-        return f", {error.where}" if error.where else ""
+        return BrokenDocument([Problem(path=path, message=error.what, key=error.where)])
     before = text.encode()[: int(found[1])].decode()
-    line, column = _position(before, len(before))
-    return f", line {line}, column {column}"
+    return _refused(path, error.what, *_position(before, len(before)))
 
 
 def _json_places(text: str) -> Place:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 import attrs
 
-from heddle.errors import DefinitionError
 from heddle.strictjson import JSON
-from heddle.tools.documents import Document, Step, excerpt
+from heddle.tools.documents import BrokenDocument, Document, Problem, Step, excerpt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -35,13 +34,13 @@ class Section:
 
     Attributes:
         steps: The way from the document's value to this object.
-        problems: Line and sentence; shared by all sections of one document.
+        problems: Shared by all sections of one document.
     """
 
     document: Document
     value: Mapping[str, JSON]
     steps: tuple[Step, ...] = ()
-    problems: list[tuple[int, str]] = attrs.field(factory=list[tuple[int, str]])
+    problems: list[Problem] = attrs.field(factory=list[Problem])
 
     @classmethod
     def of(cls, document: Document) -> Section:
@@ -51,13 +50,19 @@ class Section:
             DefinitionError: It is no object.
         """
         if not isinstance(document.value, dict):
-            raise DefinitionError(f"{document.where()}: there must be an object here, not {_seen(document.value)}")
+            said = f"there must be an object here, not {_seen(document.value)}"
+            raise BrokenDocument([Problem(path=document.path, message=said, line=document.line_of())])
         return cls(document, document.value)
+
+    def label(self, *steps: Step) -> str:
+        """Return what errors call the part that `steps` lead to from here: ``process.args[1]``."""
+        parts = [f"[{step}]" if isinstance(step, int) else f".{excerpt(step)}" for step in (*self.steps, *steps)]
+        return "".join(parts).removeprefix(".")
 
     def refuse(self, problem: str, *steps: Step) -> None:
         """Note a problem with the part that `steps` lead to from here."""
-        way = (*self.steps, *steps)
-        self.problems.append((self.document.line_of(*way), f"{self.document.where(*way)}: {problem}"))
+        line = self.document.line_of(*self.steps, *steps)
+        self.problems.append(Problem(path=self.document.path, message=problem, line=line, key=self.label(*steps)))
 
     def refuse_unknown(self, known: Collection[str]) -> None:
         """Note each key that is not among `known`, with the nearest one that is."""
@@ -66,21 +71,34 @@ class Section:
                 continue
             near = difflib.get_close_matches(key[:100], known, n=1)
             hint = f'did you mean "{near[0]}"?' if near else f"there may be {', '.join(known)}"
-            inside = f" in {_label(self.steps)}" if self.steps else ""
+            inside = f" in {self.label()}" if self.steps else ""
             self.refuse(f'unknown key "{excerpt(key)}"{inside}; {hint}', key)
+
+    def require(self, keys: Collection[str]) -> None:
+        """Note each of `keys` that is absent."""
+        for key in keys:
+            if key not in self.value:
+                self.refuse(f"{self.label(key)} is missing; it has no default", key)
 
     def raise_problems(self) -> None:
         """Return when nothing is wrong.
 
         Raises:
-            DefinitionError: Every problem, in the order of their lines.
+            BrokenDocument: Every problem, in the order of their lines.
         """
         if self.problems:
-            raise DefinitionError("\n".join(sentence for _, sentence in sorted(self.problems, key=lambda at: at[0])))
+            raise BrokenDocument(sorted(self.problems, key=lambda problem: problem.line))
 
     def text(self, key: str, default: Default) -> str | Default:
         """Return a string."""
         return self._read(key, default, _is_text, "text")
+
+    def full_text(self, key: str) -> str:
+        """Return text that is not blank; an empty one when the key is absent."""
+        text = self.text(key, "")
+        if key in self.value and isinstance(self.value[key], str) and not text.strip():
+            self.refuse(f"{self.label(key)} must not be empty", key)
+        return text
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return the strings of a list, none of which holds a NUL character."""
@@ -89,7 +107,7 @@ class Section:
             if not _is_text(item):
                 self._refuse_value(item, "text", key, place)
             elif "\0" in item:
-                self.refuse(f"{_label((*self.steps, key, place))} holds a NUL character", key, place)
+                self.refuse(f"{self.label(key, place)} holds a NUL character", key, place)
         return tuple(filter(_is_text, items))
 
     def word(self, key: str, words: Collection[Word], default: Word) -> Word:
@@ -152,7 +170,7 @@ class Section:
     def _refuse_value(self, value: JSON, wanted: str, *steps: Step) -> None:
         # 1.0 or yes: what a person took for text, and YAML does not.
         hint = "; put it in quotes" if wanted == "text" and isinstance(value, (bool, int, float)) else ""
-        self.refuse(f"{_label((*self.steps, *steps))} must be {wanted}, not {_seen(value)}{hint}", *steps)
+        self.refuse(f"{self.label(*steps)} must be {wanted}, not {_seen(value)}{hint}", *steps)
 
 
 def _is_text(value: object) -> TypeGuard[str]:
@@ -177,12 +195,6 @@ def _is_positive(value: object) -> TypeGuard[float]:
 
 def _is_positive_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and _is_positive(value)
-
-
-def _label(steps: tuple[Step, ...]) -> str:
-    """Return ``process.args[1]``."""
-    parts = [f"[{step}]" if isinstance(step, int) else f".{excerpt(step)}" for step in steps]
-    return "".join(parts).removeprefix(".")
 
 
 def _seen(value: JSON) -> str:

@@ -1,7 +1,7 @@
 """Sidecars: ``NAME.tool.yaml``, ``.tool.yml`` or ``.tool.json`` beside an executable says what it takes and gives.
 
-One file is one tool, and every key is optional. All problems of a file are reported at once, each with its line.
-Reading a sidecar runs nothing.
+One file is one tool, and every key is optional; files of several tools are for `heddle.tools.manifests`. All problems
+of a file are reported at once, each with its line. Reading a sidecar runs nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,26 @@ from heddle.errors import DefinitionError
 from heddle.limits import Limits
 from heddle.results import Retry, SideEffects
 from heddle.tools.definition import ENVIRONMENT_NAME, TOOL_NAME, FieldDef, Program, ToolDef, Validation
-from heddle.tools.documents import excerpt, load_document, shown
+from heddle.tools.documents import excerpt, load_document, reason_of, shown
 from heddle.tools.sections import Section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["SIDECAR_ENDINGS", "load_sidecar", "sidecar_stem"]
+    from heddle.strictjson import JSON
+    from heddle.tools.documents import Document
+
+__all__ = [
+    "RETRIES",
+    "SIDECAR_ENDINGS",
+    "SIDE_EFFECTS",
+    "found_on_path",
+    "has_actions",
+    "load_sidecar",
+    "names_of_variables",
+    "sidecar_stem",
+    "tool_of",
+]
 
 SIDECAR_ENDINGS = (".tool.yaml", ".tool.yml", ".tool.json")
 
@@ -36,8 +49,8 @@ _KEYS = (
 _FIELD_KEYS = tuple(attribute.name for attribute in attrs.fields(FieldDef))
 _PROTOCOLS: tuple[Literal["plain", "envelope"], ...] = ("plain", "envelope")
 _NETWORKS: tuple[Literal["host", "none"], ...] = ("host", "none")
-_SIDE_EFFECTS: tuple[SideEffects, ...] = get_args(SideEffects)
-_RETRIES: tuple[Retry, ...] = get_args(Retry)
+SIDE_EFFECTS: tuple[SideEffects, ...] = get_args(SideEffects)
+RETRIES: tuple[Retry, ...] = get_args(Retry)
 
 # Leaving these out silently would weaken what the author asked for. `extensions` is for other programs to read.
 _NOT_THERE = {
@@ -53,6 +66,11 @@ def sidecar_stem(name: str) -> str | None:
     return None
 
 
+def has_actions(value: JSON) -> bool:
+    """Return whether a document describes several tools, or is meant to."""
+    return isinstance(value, dict) and ("actions" in value or "schemaVersion" in value)
+
+
 def load_sidecar(path: Path, same_stem: Sequence[Path]) -> ToolDef:
     """Return the tool that a sidecar describes.
 
@@ -66,14 +84,28 @@ def load_sidecar(path: Path, same_stem: Sequence[Path]) -> ToolDef:
         same_stem: The other files beside it that have its stem, the preferred one first.
 
     Raises:
-        DefinitionError: Every problem of the file, each with its line.
+        BrokenDocument: Every problem of the file, each with its line; or it describes several tools.
     """
-    top = Section.of(load_document(path, what="sidecar"))
-    if "actions" in top.value:
-        top.refuse(
-            "a full manifest (it has actions) is not supported by this version; write one sidecar a tool", "actions"
-        )
+    document = load_document(path, what="sidecar")
+    if has_actions(document.value):
+        top = Section.of(document)
+        top.refuse("it describes a tool for each of its actions: read its folder with discover_tools", "actions")
         top.raise_problems()
+    return tool_of(document, same_stem)
+
+
+def tool_of(document: Document, same_stem: Sequence[Path], *, closely: bool = False) -> ToolDef:
+    """Return the tool that a document describes; see `load_sidecar`.
+
+    Args:
+        document: Its path is absolute.
+        same_stem: The other files beside it that have its stem, the preferred one first.
+        closely: Report what is wrong with the schemas as well, which registration would find later and one at a time.
+
+    Raises:
+        BrokenDocument: Every problem of the file, each with its line.
+    """
+    top, path = Section.of(document), document.path
     top.refuse_unknown(_KEYS)
     for key, why in _NOT_THERE.items():
         if key in top.value:
@@ -82,8 +114,8 @@ def load_sidecar(path: Path, same_stem: Sequence[Path]) -> ToolDef:
         "name": _name(top, path),
         "title": top.text("title", None),
         "description": top.text("description", ""),
-        "side_effects": top.word("sideEffects", _SIDE_EFFECTS, "unknown"),
-        "retry": top.word("retry", _RETRIES, "manual"),
+        "side_effects": top.word("sideEffects", SIDE_EFFECTS, "unknown"),
+        "retry": top.word("retry", RETRIES, "manual"),
         "annotations": top.mapping("annotations"),
         "revision": top.text("revision", "0"),
         "limits": _limits(top),
@@ -92,6 +124,11 @@ def load_sidecar(path: Path, same_stem: Sequence[Path]) -> ToolDef:
         "origin": shown(path),
     }
     schemas = _Schemas.of(top)
+    if closely:
+        from heddle.tools.precheck import refuse_uncompilable
+
+        refuse_uncompilable(top, "inputSchema", "object")
+        refuse_uncompilable(top, "outputSchema", "any")
     top.raise_problems()
     return schemas.tool(described)
 
@@ -202,10 +239,7 @@ def _validation(top: Section) -> Validation:
 def _program(top: Section, path: Path, same_stem: Sequence[Path]) -> Program | None:
     process = top.section("process")
     process.refuse_unknown(("executable", "args", "inheritEnv"))
-    inherit_env = process.texts("inheritEnv")
-    for place, name in enumerate(inherit_env):
-        if not ENVIRONMENT_NAME.fullmatch(name):
-            process.refuse(f'"{excerpt(name)}" is not the name of an environment variable', "inheritEnv", place)
+    inherit_env = names_of_variables(process, "inheritEnv")
     args = tuple(_argument(arg, path.parent) for arg in process.texts("args"))
     protocol: Literal["plain", "envelope"] = top.word("protocol", _PROTOCOLS, "plain")
     network = _network(top)
@@ -218,6 +252,15 @@ def _program(top: Section, path: Path, same_stem: Sequence[Path]) -> Program | N
         process.refuse(str(error), "executable")
         return None
     return None if process.problems else Program(program, args, protocol, inherit_env, network=network)
+
+
+def names_of_variables(section: Section, key: str) -> tuple[str, ...]:
+    """Return the names of environment variables in a list."""
+    names = section.texts(key)
+    for place, name in enumerate(names):
+        if not ENVIRONMENT_NAME.fullmatch(name):
+            section.refuse(f'"{excerpt(name)}" is not the name of an environment variable', key, place)
+    return names
 
 
 def _network(top: Section) -> Literal["host", "none"] | None:
@@ -257,10 +300,16 @@ def _named(executable: str, folder: Path) -> Path:
         if fault is None:
             return beside
         raise DefinitionError(f"process.executable: {shown(beside)} {fault}")
-    found = shutil.which(executable) if executable and "\0" not in executable else None
+    found = found_on_path(executable)
     if found is None:
         raise DefinitionError(f'process.executable: "{excerpt(executable)}" is neither beside the sidecar nor on PATH')
-    return Path(found).absolute()
+    return found
+
+
+def found_on_path(command: str) -> Path | None:
+    """Return the program that the host's ``PATH`` has under a name now."""
+    found = shutil.which(command) if command and "\0" not in command else None
+    return None if found is None else Path(found).absolute()
 
 
 def _fault(program: Path) -> str | None:
@@ -268,8 +317,7 @@ def _fault(program: Path) -> str | None:
     try:
         mode = program.stat().st_mode
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return f"cannot be started: {reason}"
+        return f"cannot be started: {reason_of(error)}"
     if not stat.S_ISREG(mode):
         return "is not a regular file"
     if not mode & 0o111:
