@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from heddle.results import Failed
+    from heddle.results import Failed, ToolResult
 
 __all__ = [
     "DefinitionError",
     "HeddleError",
+    "JournalError",
     "RunnerClosed",
     "SandboxUnavailable",
     "StrictJsonError",
     "ToolError",
     "ToolFailed",
+    "WrongLoop",
     "WrongProcess",
 ]
 
@@ -59,24 +61,40 @@ class SandboxUnavailable(HeddleError):
         super().__init__(f"{what}: {reason}")
 
 
+class JournalError(HeddleError):
+    """A journal cannot be used, or what it was asked for does not fit what it holds.
+
+    Attributes:
+        result: What a tool gave whose end could not be noted: it is known here, and nowhere else. None otherwise.
+    """
+
+    def __init__(self, message: str, result: ToolResult | None = None) -> None:
+        self.result = result
+        super().__init__(message)
+
+
 class RunnerClosed(HeddleError):
     """A runner or a scope was used outside its ``async with`` block. Nothing was started."""
 
 
+class WrongLoop(HeddleError):
+    """A runner was used where its event loop does not run: in another loop, or in none. Nothing was started."""
+
+
 class WrongProcess(HeddleError):
-    """A runner was used in a child of the process that opened it. Nothing was started.
+    """A runner or a journal was used in a child of the process that opened it. Nothing was started.
 
     Attributes:
         opened_in: The process that opened the runner.
         used_in: The process that tried to use it.
     """
 
-    def __init__(self, opened_in: int, used_in: int) -> None:
+    def __init__(self, opened_in: int, used_in: int, what: str = "runner") -> None:
         self.opened_in = opened_in
         self.used_in = used_in
         super().__init__(
-            f"this runner was opened in process {opened_in} and cannot be used in its child {used_in}: "
-            "open a runner after the fork"
+            f"this {what} was opened in process {opened_in} and cannot be used in its child {used_in}: "
+            f"open a {what} after the fork"
         )
 
 

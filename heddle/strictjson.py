@@ -15,7 +15,19 @@ from typing import Any, TypeAlias, TypeGuard
 
 from heddle.errors import StrictJsonError
 
-__all__ = ["JSON", "MAX_DEPTH", "MAX_DIGITS", "dumps", "encoded", "is_large", "kind_of", "loads", "normalized", "same"]
+__all__ = [
+    "JSON",
+    "MAX_DEPTH",
+    "MAX_DIGITS",
+    "canonical",
+    "dumps",
+    "encoded",
+    "is_large",
+    "kind_of",
+    "loads",
+    "normalized",
+    "same",
+]
 
 JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
 
@@ -67,6 +79,17 @@ def dumps(value: object) -> bytes:
 def encoded(value: JSON) -> bytes:
     """Return as text what has come from `loads` or `normalized` and needs no second look."""
     return _encode(value).encode("utf-8")
+
+
+def canonical(value: object) -> bytes:
+    """Return JSON text that is the same for values that are the same: members sorted, 1.0 written as 1.
+
+    Raises:
+        StrictJsonError: With the path to what JSON cannot say.
+    """
+    return json.dumps(
+        _with_integers(normalized(value)), ensure_ascii=False, sort_keys=True, separators=(",", ":")
+    ).encode("utf-8")
 
 
 def normalized(value: object) -> JSON:
@@ -222,6 +245,16 @@ def _from_decoder(error: json.JSONDecodeError, text: str) -> StrictJsonError:
     if text.startswith("\ufeff"):
         return StrictJsonError("text that is not JSON (a second byte-order mark)", where)
     return StrictJsonError(f"text that is not JSON ({error.msg[:1].lower()}{error.msg[1:]})", where)
+
+
+def _with_integers(value: JSON) -> JSON:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _with_integers(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(each) for each in value]
+    return value
 
 
 def _path_of(fault: _Fault, value: Any) -> str:
