@@ -1,24 +1,31 @@
 """Run tools for agents and workflows: validated, time-limited, in a workspace, recorded.
 
-    import heddle, trio
+    import heddle
 
-    async def main():
-        async with heddle.Runner(heddle.discover_tools("tools")) as runner:
-            print((await runner.call("word_count", {"text": "a b"})).unwrap())
+    with heddle.blocking.Runner(heddle.discover_tools("tools")) as runner:
+        print(runner.call("word_count", {"text": "a b"}).unwrap())
+
+`heddle.aio.Runner` is the same for asyncio, and `heddle.Runner` for trio.
 
 The rooms, in the order in which they may import each other:
 
     errors, strictjson, limits, results    values
-    threads                                work in threads
+    redaction                              what is masked in what is recorded and quoted
+    logs, threads                          the library's logger; work in threads
     process                                run one program to its end
-    environment                            which variables a tool gets
+    references, environment                environment.env, looked up once; which variables a tool gets
     sandbox                                what a tool may read, write and reach, and what holds it to that
     tools                                  what can be called: definitions, schemas, the catalogue, a folder's tools
     protocol                               a call to bytes, an exit to a reply; no I/O
     workspace                              the directory of a scope: what is put in, what comes back, what changed
+    events, listening                      what hosts may hear of calls, and how it reaches them
     walk                                   one call from its arguments to its result
+    operations                             the journal: what is set out to do, and what came of it
     places                                 where the calls of a scope are run
     runner                                 how calls share a machine
+    portal, twins, blocking, aio           the same runner for synchronous and asyncio hosts
+    callers, otel                          what stands in for a runner; traces
+    testing                                fakes and checks for hosts, tools and custom runners
     cli                                    a door; nothing imports it
 
 Importing this package loads nothing heavy: each name below is resolved when it is first used.
@@ -28,18 +35,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from heddle import aio as aio
+    from heddle import blocking as blocking
+    from heddle import testing as testing
     from heddle.environment import Environment
     from heddle.errors import (
         DefinitionError,
         HeddleError,
+        JournalError,
         RunnerClosed,
         SandboxUnavailable,
         StrictJsonError,
         ToolError,
         ToolFailed,
+        WrongLoop,
         WrongProcess,
     )
     from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, Limits
+    from heddle.operations import Journal
     from heddle.results import CallReport, Failed, FailureKind, Returned, ToolResult
     from heddle.runner import Runner, Scope
     from heddle.sandbox.policy import Sandbox
@@ -71,6 +84,8 @@ __all__ = [
     "FieldDef",
     "Function",
     "HeddleError",
+    "Journal",
+    "JournalError",
     "Limits",
     "Mount",
     "Notice",
@@ -92,6 +107,7 @@ __all__ = [
     "ToolResult",
     "Validation",
     "Workspace",
+    "WrongLoop",
     "WrongProcess",
     "discover_tools",
     "tool",
@@ -102,14 +118,17 @@ _ROOMS = {
     "heddle.errors": (
         "DefinitionError",
         "HeddleError",
+        "JournalError",
         "RunnerClosed",
         "SandboxUnavailable",
         "StrictJsonError",
         "ToolError",
         "ToolFailed",
+        "WrongLoop",
         "WrongProcess",
     ),
     "heddle.limits": ("DEFAULT_LIMITS", "HOST_CEILING", "Limits"),
+    "heddle.operations": ("Journal",),
     "heddle.results": ("CallReport", "Failed", "FailureKind", "Returned", "ToolResult"),
     "heddle.runner": ("Runner", "Scope"),
     "heddle.sandbox.policy": ("Sandbox",),
@@ -130,15 +149,21 @@ _ROOMS = {
     "heddle.workspace": ("Mount", "ScopeReport", "Workspace"),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+# Rooms that are reached by their own names, without an import of theirs.
+_DOORS = ("aio", "blocking", "testing")
 
 
-def __getattr__(name: str) -> Any:
-    room = _ROOM_OF.get(name)
-    if room is None:
-        raise AttributeError(f"module 'heddle' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(room), name)
-    return value
+if not TYPE_CHECKING:  # a checker knows the names above, and would take any other as well
+
+    def __getattr__(name: str) -> Any:
+        if name in _DOORS:
+            return import_module(f"heddle.{name}")
+        room = _ROOM_OF.get(name)
+        if room is None:
+            raise AttributeError(f"module 'heddle' has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(room), name)
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_DOORS})

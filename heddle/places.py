@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
+from heddle.logs import logger
 from heddle.process.confined import ConfinedLauncher, ConfinedSession
 from heddle.process.direct import DirectLauncher
 from heddle.process.seatbelt import SeatbeltLauncher, SeatbeltSession
 from heddle.process.supervised import FORCE_SECONDS, SupervisedLauncher
 from heddle.process.values import Ending
+from heddle.redaction import Redactor
+from heddle.references import Unresolved
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -25,12 +27,23 @@ if TYPE_CHECKING:
     from heddle.threads import Threads
     from heddle.workspace import Workspace
 
-__all__ = ["Removals", "ScopePlace"]
-
-logger: logging.Logger = logging.getLogger("heddle")
+__all__ = ["Elsewhere", "Removals", "ScopePlace"]
 
 # 0.05 s: a thousand files, and inside the half second that a call may take beyond its deadline and grace.
 REMOVAL_SECONDS = 0.05
+
+
+class Elsewhere(Protocol):
+    """Awaits asynchronous functions where they belong, which is not this loop: those of an asyncio host."""
+
+    async def __call__(
+        self,
+        function: Callable[..., Awaitable[object]],
+        arguments: Mapping[str, Any],
+        on_left: Callable[[Callable[[], bool]], None],
+    ) -> object:
+        """Do what `heddle.walk.Place.await_function` says."""
+        ...
 
 
 class ScopePlace:
@@ -45,6 +58,7 @@ class ScopePlace:
         slots: trio.Semaphore,
         threads: Threads,
         removals: Removals,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.workspace = workspace
         self.threads = threads
@@ -63,7 +77,9 @@ class ScopePlace:
             self._session = launcher
         self._backend: BackendSession | None = None
         self._variables: dict[tuple[str, ...], dict[str, str]] = {}
+        self._redactors: dict[tuple[str, ...], Redactor] = {}
         self._removals = removals
+        self._elsewhere = elsewhere
 
     async def open_session(
         self, stack: AsyncExitStack, launcher: Launcher, backend: Backend | None, confinement: Callable[[], Confinement]
@@ -84,16 +100,32 @@ class ScopePlace:
             return {**self.guarantees, "network": "enforced"}
         return self.guarantees
 
-    def variables(self, inherit: tuple[str, ...]) -> dict[str, str]:
+    async def variables(self, inherit: tuple[str, ...]) -> dict[str, str] | Unresolved:
         """Return what a program that asks for `inherit` gets; the host's variables as they were at its first call."""
         known = self._variables.get(inherit)
         if known is None:
             is_confined = self._backend is not None or self._confined is not None
-            known = self._environment.variables(inherit, confined=is_confined)
+            given = await self._environment.resolve(inherit, confined=is_confined)
+            if isinstance(given, Unresolved):
+                return given
+            known = given
             if self._confined is not None:
                 known |= self._throw_away()
             known |= self.workspace.variables(known["PATH"])
             self._variables[inherit] = known
+        return known
+
+    def redactor(self, inherit: tuple[str, ...]) -> Redactor:
+        """Return what masks the secrets of a program that asks for `inherit`; made when it is first needed."""
+        known = self._redactors.get(inherit)
+        if known is None:
+            given = self._variables.get(inherit)
+            is_confined = self._backend is not None or self._confined is not None
+            # Before its first start nothing of a file is known; what fails then can hold nothing of it either.
+            have = self._environment.variables(inherit, confined=is_confined) if given is None else given
+            known = Redactor(self._environment.named(inherit, have))
+            if given is not None:
+                self._redactors[inherit] = known
         return known
 
     def _throw_away(self) -> dict[str, str]:
@@ -107,7 +139,9 @@ class ScopePlace:
             self._session.close()
             self._session = None
 
-    async def launch(self, command: Command, stdin: bytes, limits: Limits) -> tuple[Exit, float]:
+    async def launch(
+        self, command: Command, stdin: bytes, limits: Limits, on_start: Callable[[], Awaitable[None]]
+    ) -> tuple[Exit, float]:
         """Run a program to its end when a slot is free; return that, and the seconds that it waited."""
         if self._session is None and self._confined is not None and self._confinement is not None:
             self._session = session = self._confined.open(self._confinement())
@@ -122,6 +156,7 @@ class ScopePlace:
             await self._slots.acquire()
         waited_s = trio.current_time() - began
         try:
+            await on_start()
             exit_ = await self._session.launch(command, stdin, limits)
         except BaseException:
             ours = self._session if isinstance(self._session, (SupervisedLauncher, ConfinedSession)) else None
@@ -136,6 +171,17 @@ class ScopePlace:
         if exit_.ending not in {Ending.BY_ITSELF, Ending.NOT_STARTED}:
             await self._kill_elsewhere(command)
         return exit_, waited_s + exit_.waited_s
+
+    async def await_function(
+        self,
+        function: Callable[..., Awaitable[object]],
+        arguments: Mapping[str, Any],
+        on_left: Callable[[Callable[[], bool]], None],
+    ) -> object:
+        """Return what an asynchronous function returns, awaited in this loop or where it belongs."""
+        if self._elsewhere is None:
+            return await function(**arguments)
+        return await self._elsewhere(function, arguments, on_left)
 
     async def make_workspace(self) -> None:
         """Make the directory, if it is not there yet; calls that come at once make one between them."""

@@ -168,6 +168,7 @@ class Failed:
 
     def unwrap(self) -> NoReturn:
         """Raise `ToolFailed` with this result."""
+        __tracebackhide__ = True  # in a test's report the line that has called this is what counts
         raise ToolFailed(self)
 
     def as_json(self) -> dict[str, JSON]:

@@ -7,10 +7,8 @@ share one workspace and one session. Whatever either of them starts is gone when
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import sys
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -18,10 +16,12 @@ import attrs
 import trio
 
 from heddle.environment import Environment
-from heddle.errors import DefinitionError, RunnerClosed, SandboxUnavailable, WrongProcess
+from heddle.errors import DefinitionError, RunnerClosed, SandboxUnavailable, WrongLoop, WrongProcess
 from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, PROCESS_LIMITS, Limits
-from heddle.places import Removals, ScopePlace
-from heddle.process import Launcher
+from heddle.listening import Listening, News
+from heddle.operations.journaling import journaled
+from heddle.places import Elsewhere, Removals, ScopePlace
+from heddle.process import Launcher, default_launcher
 from heddle.process.confined import ConfinedLauncher
 from heddle.process.direct import DirectLauncher
 from heddle.process.guard import GuardError
@@ -43,15 +43,16 @@ from heddle.workspace.temporary import RunFolder, remove_stale_once
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
     from typing import Self
 
+    from heddle.events import Listener
+    from heddle.operations import Journal
     from heddle.process import Backend
     from heddle.workspace import Mount
 
 __all__ = ["Runner", "Scope"]
-
-logger: logging.Logger = logging.getLogger("heddle")
 
 # Longer than any id in use; it has to fit an environment variable and a request.
 ID_CHARS = 255
@@ -79,6 +80,9 @@ class Runner:
         max_concurrent: Programs, and functions in threads, that run at once; further ones wait.
         backend: Confines or moves programs; see `heddle.process.Backend`.
         launcher: Brings programs to their end in a way of its own; see `heddle.process.Launcher`.
+        journal: Where operations are noted, so that no effect is brought about twice unasked; see `heddle.Journal`.
+            It stays the host's to close.
+        listeners: Hear of every call; see `heddle.events.Listener`.
 
     Raises:
         DefinitionError: A definition or a combination is wrong.
@@ -98,6 +102,8 @@ class Runner:
         max_concurrent: int = 32,
         backend: Backend | None = None,
         launcher: Launcher | None = None,
+        journal: Journal | None = None,
+        listeners: Iterable[Listener] = (),
     ) -> None:
         if sandbox is not None and not isinstance(sandbox, Sandbox):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"Runner(sandbox=…) takes a heddle.Sandbox, not {sandbox!r:.60}")
@@ -124,6 +130,9 @@ class Runner:
         self._is_opening = False
         self._held: dict[str, Limits] = {}  # what each tool is held to when a call says nothing
         self._sandbox = sandbox
+        self._journal = journal
+        self._listeners = tuple(listeners)
+        self._elsewhere: Elsewhere | None = None  # where asynchronous functions are awaited, if that is not here
         if launcher is None and backend is None and sandbox is None:
             self._refuse_unheld()
 
@@ -136,6 +145,11 @@ class Runner:
                 raise SandboxUnavailable(f"{whose}: limits.processes", "only a sandbox can hold it; leave it out")
 
     async def __aenter__(self) -> Self:
+        if not trio.lowlevel.in_trio_run():
+            raise WrongLoop(
+                "heddle.Runner runs on trio, and no trio loop runs here: under asyncio use heddle.aio.Runner, and "
+                "without an event loop heddle.blocking.Runner"
+            )
         if self._open is not None or self._is_opening:
             raise RunnerClosed("this runner is open already: open another one, or share this one")
         self._is_opening = True
@@ -158,6 +172,9 @@ class Runner:
             stack.callback(home.close)
             if self._sandbox is not None and self._given_launcher is None and self._backend is None:
                 tier = await in_thread(self._choose, self._sandbox, home)
+            listening = Listening(self._listeners)
+            listening.open()
+            stack.push_async_callback(listening.close)
             stock = await stack.enter_async_context(
                 Stock.open(self._mounts, self._keep_workspaces, home, _layout_for(tier, self._keep_workspaces))
             )
@@ -167,6 +184,8 @@ class Runner:
             return _Open(
                 tier=tier,
                 pid=os.getpid(),
+                token=trio.lowlevel.current_trio_token(),
+                listening=listening,
                 launcher=launcher,
                 slots=trio.Semaphore(self._max_concurrent),
                 threads=Threads(self._max_concurrent + MOST_LEFT),
@@ -210,12 +229,14 @@ class Runner:
         Raises:
             RunnerClosed: The runner is not open. Nothing was started.
             WrongProcess: A child of the process that opened it. Nothing was started.
+            WrongLoop: Another event loop than the one that opened it. Nothing was started.
             SandboxUnavailable: `limits` asks for what cannot be enforced. Nothing was started.
             DefinitionError: `cwd` is given for a Python function. Nothing was started.
             OSError: A mount cannot be copied. Nothing was started.
+            JournalError: The journal cannot be written. Nothing was started, unless the error has a `result`.
         """
-        began = trio.current_time()
         opened = self._opened()
+        began = trio.current_time()
         only = (name,) if name in self.registry else ()
         workspace = await opened.stock.workspace(name, self.registry)
         async with self._scope(opened, self.registry, workspace, wanted=only, is_ours=True) as scope:
@@ -327,8 +348,7 @@ class Runner:
         roots = [home.path]
         if self._keep_workspaces is not None:
             roots.append(place_for_kept(self._keep_workspaces))
-        programs = [tool.implementation.path for tool in self.registry if isinstance(tool.implementation, Program)]
-        tier = choose(sandbox, grants_of(sandbox, programs, roots), roots)
+        tier = choose(sandbox, grants_of(sandbox, _files_of(self.registry), roots), roots)
         usual = CONFINED_LIMITS if tier.uid else attrs.evolve(CONFINED_LIMITS, processes=None)
         if tier.kind == "seatbelt":
             usual = Limits()  # there nothing holds them
@@ -338,7 +358,6 @@ class Runner:
 
     def _confinement(self, workspace: Workspace, registry: Registry) -> Confinement:
         """Return what calls of these tools may use."""
-        programs = [tool.implementation.path for tool in registry if isinstance(tool.implementation, Program)]
         temporary = workspace.temporary
         return Confinement(
             workspace=workspace.path,
@@ -347,7 +366,7 @@ class Runner:
                 *([] if temporary is None else [Grant(temporary, "rw")]),
                 Grant(workspace.tools, "ro"),
                 *(Grant(path, "ro") for path in workspace.places.values()),
-                *(Grant(path, "ro") for path in programs),
+                *(Grant(path, "ro") for path in _files_of(registry)),
             ),
             limits=self.ceiling,
             sandbox=self._sandbox,
@@ -361,6 +380,11 @@ class Runner:
             raise RunnerClosed("this runner is not open: call it inside its `async with` block")
         if self._open.pid != os.getpid():
             raise WrongProcess(self._open.pid, os.getpid())
+        if not trio.lowlevel.in_trio_run() or trio.lowlevel.current_trio_token() is not self._open.token:
+            raise WrongLoop(
+                "this runner was opened in another event loop: open one in each loop, or share a "
+                "heddle.blocking.Runner between threads"
+            )
         return self._open
 
     def _limits_for(self, tool: ToolDef, given: Limits | None) -> Limits:
@@ -377,6 +401,13 @@ class Runner:
 
 def _is_program(tool: ToolDef) -> bool:
     return isinstance(tool.implementation, Program)
+
+
+def _files_of(registry: Registry) -> list[Path]:
+    """Return what a sandbox has to show: the programs, and the files that belong to them."""
+    programs = [tool.implementation for tool in registry if isinstance(tool.implementation, Program)]
+    own = [path for program in programs if program.inventory is not None for path in program.inventory.paths]
+    return [*(program.path for program in programs), *own]
 
 
 async def _fit(workspace: Workspace, tier: Tier) -> None:
@@ -414,14 +445,10 @@ def _layout_for(tier: Tier | None, keep_workspaces: str | Path | None) -> Layout
     return Layout(read_only="bound" if keep_workspaces is None else "copied", owner=owner)
 
 
-def _our_launcher(tier: Tier | None) -> AbstractAsyncContextManager[SupervisedLauncher | DirectLauncher]:
-    if tier is not None and tier.kind == "seatbelt":
-        return contextlib.nullcontext(SeatbeltLauncher(tier))
-    if tier is not None:
-        return ConfinedLauncher(tier)
-    if sys.platform == "linux":
-        return SupervisedLauncher()
-    return contextlib.nullcontext(DirectLauncher())
+def _our_launcher(tier: Tier | None) -> AbstractAsyncContextManager[Launcher]:
+    if tier is None:
+        return default_launcher()
+    return nullcontext(SeatbeltLauncher(tier)) if tier.kind == "seatbelt" else ConfinedLauncher(tier)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -429,7 +456,9 @@ class _Open:
     """What a runner holds while its block runs."""
 
     pid: int
+    token: trio.lowlevel.TrioToken
     tier: Tier | None
+    listening: Listening
     launcher: Launcher
     slots: trio.Semaphore
     threads: Threads
@@ -458,7 +487,9 @@ class Scope:
             slots=opened.slots,
             threads=opened.threads,
             removals=opened.removals,
+            elsewhere=runner._elsewhere,  # noqa: SLF001 - one room
         )
+        self._listening = opened.listening
         self._calls: set[trio.CancelScope] = set()
         self._idle = trio.Event()
         self._over = False
@@ -475,6 +506,7 @@ class Scope:
         bare_string: bool = False,
     ) -> ToolResult:
         """Call a tool in this scope, and return how it went; see `Runner.call`."""
+        self._runner._opened()  # noqa: SLF001 - one room
         began = trio.current_time()
         return await self._call(name, arguments, limits, cwd, operation_id, bare_string=bare_string, began=began)
 
@@ -494,34 +526,47 @@ class Scope:
         bare_string: bool,
         began: float,
     ) -> ToolResult:
-        self._runner._opened()  # noqa: SLF001 - one room
         if self._over:
             raise RunnerClosed("this scope is over: call it inside its `async with` block")
         fresh = os.urandom(32).hex()
         operation_id = fresh[:32] if operation_id is None else _checked_id(operation_id)
         attempt_id = fresh[32:]
-        if name not in self.registry:
-            report = CallReport(tool=name, operation_id=operation_id, attempt_id=attempt_id)
-            return attrs.evolve(self._not_callable(name), report=report)
-        tool = self.registry[name]
-        if cwd is not None and isinstance(tool.implementation, Function):
-            raise DefinitionError(f'cwd is for programs, and "{name}" is a Python function; leave it out')
-        call = Call(
-            tool=tool,
-            compiled=self.registry.compiled(name),
-            arguments=arguments,
-            limits=self._runner._limits_for(tool, limits),  # noqa: SLF001
-            bare_string=bare_string,
-            cwd=cwd,
-            place=self._place,
-            operation_id=operation_id,
-            attempt_id=attempt_id,
-            began=began,
-        )
+        tool = self.registry[name] if name in self.registry else None  # noqa: SIM401 - a registry is no dict
+        news: AbstractContextManager[News | None] = nullcontext()
+        if self._listening.wants_news:
+            news = News(self._listening, tool, arguments, name=name, operation_id=operation_id, attempt_id=attempt_id)
+        with news as told:
+            if tool is None:
+                report = CallReport(tool=name, operation_id=operation_id, attempt_id=attempt_id)
+                result: ToolResult = attrs.evolve(self._not_callable(name), report=report)
+            else:
+                if cwd is not None and isinstance(tool.implementation, Function):
+                    raise DefinitionError(f'cwd is for programs, and "{name}" is a Python function; leave it out')
+                call = Call(
+                    tool=tool,
+                    compiled=self.registry.compiled(name),
+                    arguments=arguments,
+                    limits=self._runner._limits_for(tool, limits),  # noqa: SLF001
+                    bare_string=bare_string,
+                    cwd=cwd,
+                    place=self._place,
+                    operation_id=operation_id,
+                    attempt_id=attempt_id,
+                    began=began,
+                    news=told,
+                )
+                result = await self._walked(call)
+            if told is not None:
+                told.result = result
+        return result
+
+    async def _walked(self, call: Call) -> ToolResult:
+        """Take a call on its walk, and note it where there is a journal, unless the scope is closed meanwhile."""
+        journal = self._runner._journal  # noqa: SLF001
         with trio.CancelScope() as cancelling:
             self._calls.add(cancelling)
             try:
-                return await walk(call)
+                return await (walk(call) if journal is None else journaled(journal, call, walk))
             finally:
                 self._calls.discard(cancelling)
                 if self._over and not self._calls:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar, TypeVarTuple
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 __all__ = ["MOST_LEFT", "NOT_ENDED", "NO_THREAD", "NotRun", "Threads", "in_thread", "unless_cancelled"]
 
@@ -43,7 +43,7 @@ async def in_thread(function: Callable[[*Ts], T], *args: *Ts, limiter: trio.Capa
     try:
         return await trio.to_thread.run_sync(function, *args, limiter=limiter or trio.CapacityLimiter(1))
     except RuntimeError as error:
-        if "start new thread" not in str(error):
+        if "new thread" not in str(error):  # the words differ from one Python to the next
             raise
         return function(*args)
 
@@ -102,7 +102,7 @@ class Threads:
         self,
         function: Callable[[], T],
         wall_seconds: float | None,
-        on_start: Callable[[], None],
+        on_start: Callable[[], Awaitable[None]],
         on_left: Callable[[Callable[[], bool]], None],
     ) -> T | NotRun:
         """Return what `function` returns, or that it gave no value; what it raises comes through.
@@ -112,13 +112,13 @@ class Threads:
         Args:
             function: Called in a thread, in the caller's context.
             wall_seconds: Counted from the moment at which there is a thread; None means no end.
-            on_start: Called at that moment.
+            on_start: Awaited at that moment, before the time begins.
             on_left: Called when the function is left running, with what says whether it still does.
         """
         if self._left >= MOST_LEFT:
             return NO_THREAD
         async with self._free:
-            on_start()
+            await on_start()
             run = _Run(function, self)
             try:
                 with trio.move_on_after(wall_seconds or math.inf):

@@ -8,11 +8,10 @@ Only running touches the operating system. A Python function takes the place of 
 from __future__ import annotations
 
 import datetime
-import logging
 import math
 import os
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
@@ -23,24 +22,27 @@ import trio
 from heddle import strictjson
 from heddle.errors import StrictJsonError, ToolError
 from heddle.limits import Limits
+from heddle.listening import News
+from heddle.logs import logger
 from heddle.process import diagnosis
 from heddle.process.values import ATTEMPT_VARIABLE, Command, Ending, Exit
 from heddle.protocol import PROTOCOLS, Reply, Request, WireProtocol
-from heddle.protocol.exits import text_of
+from heddle.protocol.exits import beginning, text_of
+from heddle.references import Unresolved
 from heddle.results import CallReport, Failed, FailureKind, Returned, ToolResult, verdict
-from heddle.threads import MOST_LEFT, NO_THREAD, NOT_ENDED
+from heddle.threads import MOST_LEFT, NO_THREAD, NOT_ENDED, in_thread
 from heddle.tools.checking import CompiledTool, failure_text
 from heddle.tools.definition import Function, Program, ToolContext, ToolDef, Violation
 from heddle.tools.structuring import ArgumentsRefused, to_json
 
 if TYPE_CHECKING:
+    from heddle.redaction import Redactor
     from heddle.strictjson import JSON
     from heddle.threads import Threads
     from heddle.workspace import Workspace
 
 __all__ = ["Call", "Place", "walk"]
 
-logger: logging.Logger = logging.getLogger("heddle")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -65,8 +67,12 @@ class Place(Protocol):
         """Return what holds for one of its programs."""
         ...
 
-    def variables(self, inherit: tuple[str, ...]) -> dict[str, str]:
+    async def variables(self, inherit: tuple[str, ...]) -> dict[str, str] | Unresolved:
         """Return what a program that asks for `inherit` gets, apart from what tells one call from another."""
+        ...
+
+    def redactor(self, inherit: tuple[str, ...]) -> Redactor:
+        """Return what masks the secrets of a program that asks for `inherit`."""
         ...
 
     @property
@@ -78,8 +84,22 @@ class Place(Protocol):
         """Make the directory, if it is not there yet."""
         ...
 
-    async def launch(self, command: Command, stdin: bytes, limits: Limits) -> tuple[Exit, float]:
-        """Run a program to its end; return that, and the seconds that it waited before."""
+    async def launch(
+        self, command: Command, stdin: bytes, limits: Limits, on_start: Callable[[], Awaitable[None]]
+    ) -> tuple[Exit, float]:
+        """Run a program to its end; return that, and the seconds that it waited before `on_start`."""
+        ...
+
+    async def await_function(
+        self,
+        function: Callable[..., Awaitable[object]],
+        arguments: Mapping[str, Any],
+        on_left: Callable[[Callable[[], bool]], None],
+    ) -> object:
+        """Return what an asynchronous function returns; what it raises comes through.
+
+        `on_left` is called when it was cancelled and goes on all the same, with what says whether it still does.
+        """
         ...
 
     @property
@@ -102,22 +122,47 @@ class Call:
     began: float
     operation_id: str
     attempt_id: str
+    news: News | None = None
+    before_start: Callable[[], Awaitable[None]] | None = None  # what has to be done before the tool may be started
     # What is known so far; the result is made of it.
     large: bool = False
+    is_left: bool = False
     started_at: datetime.datetime | None = None
     started_time: float = 0.0
     report: CallReport | None = None
 
-    def starts(self) -> None:
+    async def starts(self) -> None:
         """Note that a Python function begins now."""
+        await self.is_about_to_start()
         self.started_at = datetime.datetime.now(datetime.UTC)
         self.started_time = trio.current_time()
+
+    async def is_about_to_start(self) -> None:
+        """Do what has to be done before the tool is started, and tell whoever listens."""
+        if self.before_start is not None:
+            await self.before_start()
+        if self.news is not None:
+            self.news.started()
 
     def completed(self, failure: Failed) -> Failed:
         """Return `failure` with what this call knows: whether it started, whether it may be made again, its report."""
         started = self.started_at is not None
         may = verdict(started=started, side_effects=self.tool.side_effects, retry=self.tool.retry)
-        return attrs.evolve(failure, started=started, retry=may, report=self.known_report)
+        return attrs.evolve(
+            failure,
+            message=self.redactor.text(failure.message),
+            code=None if failure.code is None else self.redactor.text(failure.code),
+            details={name: self.redactor.json(value) for name, value in failure.details.items()},
+            started=started,
+            retry=may,
+            report=self.known_report,
+        )
+
+    @property
+    def redactor(self) -> Redactor:
+        """What masks the secrets of its tool."""
+        program = self.tool.implementation
+        return self.place.redactor(program.inherit_env if isinstance(program, Program) else ())
 
     @property
     def known_report(self) -> CallReport:
@@ -138,14 +183,17 @@ async def walk(call: Call) -> ToolResult:
         case Function() as function:
             reply = await _call_function(call, function, checked)
         case _:
-            reply = Failed(
-                FailureKind.UNSUPPORTED,
-                f'tool "{call.tool.name}" is declared and nothing here runs it. '
-                "The host has to register an implementation.",
-            )
+            reply = _unsupported(call.tool)
     if isinstance(reply, Failed):
         return call.completed(reply)
     return Returned(reply.data, call.known_report)
+
+
+def _unsupported(tool: ToolDef) -> Failed:
+    said = "is declared and nothing here runs it. The host has to register an implementation."
+    if tool.unsupported_reason:
+        said = f"is declared as unsupported: {tool.unsupported_reason}"
+    return Failed(FailureKind.UNSUPPORTED, f'tool "{tool.name}" {said}')
 
 
 async def _aside(call: Call, large: bool, step: Callable[[*Ts], T], *args: *Ts) -> T:
@@ -235,16 +283,51 @@ async def _run_program(call: Call, program: Program, arguments: dict[str, JSON])
     cwd = _cwd(call)
     if isinstance(cwd, Failed):
         return cwd
-    command = _command(call, program, cwd)
+    variables = await call.place.variables(program.inherit_env)
+    if isinstance(variables, Unresolved):
+        return _unresolved(call, variables)
+    command = _command(call, program, cwd, variables)
     waited_s = trio.current_time() - call.began
-    exit_, in_line_s = await call.place.launch(command, stdin, call.limits)
+    try:
+        exit_, in_line_s = await call.place.launch(command, stdin, call.limits, partial(_begin, call, program))
+    except _Drifted as drifted:
+        return drifted.failure
     exit_ = _explained(exit_, command, confined=call.place.tier != "none")
     if exit_.ending is not Ending.NOT_STARTED:
         # A launcher need not say when: that it was started is what counts.
         call.started_at = exit_.started_at or datetime.datetime.now(datetime.UTC)
+    exit_ = await _aside(call, len(exit_.stderr) > LONG_TEXT, _redacted, call, exit_)
     reply = await _aside(call, _takes_long(call, exit_.stdout), _decoded, call, protocol, exit_, request)
     call.report = _report(call, command, exit_, waited_s + in_line_s, failed=isinstance(reply, Failed))
     return reply
+
+
+class _Drifted(Exception):
+    """Files that belong to a program are not what they were; it was not started."""
+
+    def __init__(self, failure: Failed) -> None:
+        self.failure = failure
+        super().__init__(failure.message)
+
+
+async def _begin(call: Call, program: Program) -> None:
+    """Let a program be started whose turn has come, unless a file that belongs to it is not what it was."""
+    drift = {} if program.inventory is None else await in_thread(program.inventory.drift)
+    if drift:
+        (name, what), *others = drift.items()
+        more = f", and {len(others)} more of its files are not what they were" if others else ""
+        said = f'tool "{call.tool.name}" was not started: {name} {what}{more}. Its manifest vouches for what was there '
+        said += "when it was read: the host has to put that back, or read the manifest again."
+        raise _Drifted(Failed(FailureKind.CANNOT_START, said, code="content_drift", details={"files": {**drift}}))
+    await call.is_about_to_start()
+
+
+def _redacted(call: Call, exit_: Exit) -> Exit:
+    """Mask what is secret in standard error before anything quotes or shortens it."""
+    if not exit_.stderr:
+        return exit_
+    said = call.redactor.text(text_of(exit_.stderr), cut_before="stderr" in exit_.truncated)
+    return attrs.evolve(exit_, stderr=said.encode())
 
 
 def _decoded(call: Call, protocol: WireProtocol, exit_: Exit, request: Request) -> Reply | Failed:
@@ -262,6 +345,7 @@ def _request(call: Call, program: Program, arguments: dict[str, JSON]) -> Reques
         operation_id=call.operation_id,
         attempt_id=call.attempt_id,
         limits=call.limits,
+        redactor=lambda: call.redactor,
     )
 
 
@@ -283,17 +367,23 @@ def _cwd(call: Call) -> Path | Failed:
     return cwd
 
 
-def _command(call: Call, program: Program, cwd: Path) -> Command:
+def _unresolved(call: Call, why: Unresolved) -> Failed:
+    said = f'tool "{call.tool.name}" was not started: the host cannot give it variables that it asks for. {why}.'
+    return Failed(FailureKind.CANNOT_START, said, code=why.code, details={"faults": why.as_json()})
+
+
+def _command(call: Call, program: Program, cwd: Path, variables: dict[str, str]) -> Command:
     """Return the command that starts the tool, with all that it may know of its call."""
     identity = {
         "HEDDLE_TOOL": call.tool.name,
         "HEDDLE_OPERATION_ID": call.operation_id,
         ATTEMPT_VARIABLE: call.attempt_id,
     }
+    told = {} if call.news is None else call.news.variables
     return Command(
         argv=(str(program.path), *program.args),
         cwd=cwd,
-        environment=call.place.variables(program.inherit_env) | identity,
+        environment=variables | told | identity,
         network="none" if program.network == "none" else None,
     )
 
@@ -325,7 +415,7 @@ def _report(call: Call, command: Command, exit_: Exit, waited_s: float, *, faile
         duration_s=exit_.duration_s,
         exit_status=exit_.status,
         signal=exit_.signal,
-        stdout_head=text_of(exit_.stdout[: HEAD_CHARS * 4])[:HEAD_CHARS] if failed else "",
+        stdout_head=beginning(exit_.stdout, HEAD_CHARS, call.redactor) if failed else "",
         stderr_tail=text_of(exit_.stderr),
         tier=call.place.tier if started else None,
         guarantees=call.place.guarantees_for(command) if started else {},
@@ -380,10 +470,10 @@ async def _outcome(call: Call, function: Function, prepared: Mapping[str, Any]) 
     """Call the function and wait for it, for as long as it may take."""
     wall_seconds = call.limits.wall_seconds
     if function.is_async:
-        call.starts()
+        await call.starts()
         with trio.move_on_after(math.inf if wall_seconds is None else wall_seconds):
-            return _Value(await function.function(**prepared))
-        return _late(call, still_running=False)
+            return _Value(await call.place.await_function(function.function, prepared, partial(_leave, call, function)))
+        return _late(call)
     result = await call.place.threads.run(
         lambda: _Value(function.function(**prepared)),
         wall_seconds,
@@ -391,7 +481,7 @@ async def _outcome(call: Call, function: Function, prepared: Mapping[str, Any]) 
         partial(_leave, call, function),
     )
     if result is NOT_ENDED:
-        return _late(call, still_running=True)
+        return _late(call)
     if result is NO_THREAD:
         return Failed(
             FailureKind.CANNOT_START,
@@ -404,6 +494,7 @@ async def _outcome(call: Call, function: Function, prepared: Mapping[str, Any]) 
 
 def _leave(call: Call, function: Function, is_running: Callable[[], bool]) -> None:
     """Let the workspace be while a function that was left running may still write in it."""
+    call.is_left = True
     if function.context is not None:
         call.place.workspace.note_user(is_running)
 
@@ -415,13 +506,29 @@ def _context(call: Call) -> ToolContext:
     return ToolContext(call.operation_id, call.attempt_id, open_workspace)
 
 
-def _late(call: Call, *, still_running: bool) -> Failed:
-    end = "and is still running in its thread" if still_running else "and was cancelled"
+def _late(call: Call) -> Failed:
+    end = "and is still running" if call.is_left else "and was cancelled"
     return Failed(
         FailureKind.TIMED_OUT,
         f'tool "{call.tool.name}" did not finish within {call.limits.wall_seconds:g} s {end}.',
-        details={"still_running": still_running},
+        details={"still_running": call.is_left},
     )
+
+
+_NEEDS_ASYNCIO = (
+    ". It needs asyncio, and this runner awaits its tools under trio: heddle.aio.Runner awaits them on the loop of an "
+    "asyncio host."
+)
+_NEEDS_TRIO = (
+    ". It needs trio, and this runner awaits its tools under asyncio: heddle.Runner and heddle.blocking.Runner await "
+    "them under trio."
+)
+# What asyncio and trio say when their functions are awaited on each other's loops.
+_WRONG_LOOP = {
+    "no running event loop": _NEEDS_ASYNCIO,
+    "must be called from async context": _NEEDS_TRIO,
+    "Task got bad yield: <class 'trio": _NEEDS_TRIO,
+}
 
 
 def _raised(call: Call, raised: BaseException) -> Failed:
@@ -430,9 +537,11 @@ def _raised(call: Call, raised: BaseException) -> Failed:
     if isinstance(error, ToolError):
         said = f'tool "{call.tool.name}" reports {error.code}: {error.message}'
         return Failed(FailureKind.TOOL_ERROR, said, code=error.code)
-    logger.debug("tool %s raised", call.tool.name, exc_info=error)
+    said = "".join(traceback.format_exception(error))
+    logger.debug("tool %s raised\n%s", call.tool.name, call.redactor.text(said))
     text = f": {error}" if str(error) else ""
-    said = f'tool "{call.tool.name}" raised {type(error).__name__}{text}'
+    hint = next((hint for said, hint in _WRONG_LOOP.items() if str(error).startswith(said)), "")
+    said = f'tool "{call.tool.name}" raised {type(error).__name__}{text}{hint}'
     return Failed(FailureKind.CRASHED, said, code=type(error).__name__, details={"raised_in": _place_of(error)})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
@@ -64,7 +65,8 @@ class Toolbox:
 
     def end_strays(self) -> None:
         for pid in self.strays():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, signal.SIGKILL)
 
 
 def processes_with(text: str) -> list[int]:

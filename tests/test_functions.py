@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 import enum
 import threading
@@ -172,7 +173,7 @@ async def test_a_sync_function_past_its_deadline_is_left_and_said_to_be_running(
 
     assert result == heddle.Failed(
         heddle.FailureKind.TIMED_OUT,
-        'tool "wait" did not finish within 0.1 s and is still running in its thread.',
+        'tool "wait" did not finish within 0.1 s and is still running.',
         details={"still_running": True},
         started=True,
         retry="blocked",
@@ -403,3 +404,34 @@ async def test_a_pattern_that_takes_time_is_tried_in_a_thread(monkeypatch: pytes
     assert results == [heddle.Returned({"result": None})] * 2
     assert len(tried_in) == 2
     assert threading.get_ident() in tried_in
+
+
+def test_a_function_for_the_other_kind_of_loop_fails_and_its_caller_is_told_which_runner_has_that() -> None:
+    @heddle.tool
+    async def of_asyncio() -> None:
+        """Sleep under asyncio."""
+        asyncio.get_running_loop()
+
+    @heddle.tool
+    async def of_trio() -> None:
+        """Sleep under trio."""
+        await trio.sleep(1)
+
+    async def in_asyncio() -> heddle.ToolResult:
+        async with heddle.aio.Runner([of_trio]) as runner:
+            return await runner.call("of_trio")
+
+    with heddle.blocking.Runner([of_asyncio]) as runner:
+        under_trio = runner.call("of_asyncio")
+    under_asyncio = asyncio.run(in_asyncio())
+
+    assert isinstance(under_trio, heddle.Failed)
+    assert isinstance(under_asyncio, heddle.Failed)
+    assert under_trio.message == (
+        'tool "of_asyncio" raised RuntimeError: no running event loop. It needs asyncio, and this runner awaits its '
+        "tools under trio: heddle.aio.Runner awaits them on the loop of an asyncio host."
+    )
+    assert under_asyncio.message == (
+        'tool "of_trio" raised RuntimeError: must be called from async context. It needs trio, and this runner awaits '
+        "its tools under asyncio: heddle.Runner and heddle.blocking.Runner await them under trio."
+    )

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 from heddle import strictjson
 from heddle.errors import StrictJsonError
 from heddle.process.values import Ending, Exit
+from heddle.redaction.plain import plain
 from heddle.results import Failed, FailureKind
 
 if TYPE_CHECKING:
     from heddle.protocol.values import Request
+    from heddle.redaction import Redactor
     from heddle.strictjson import JSON
 
-__all__ = ["failure_of", "parsed", "text_of"]
+__all__ = ["beginning", "failure_of", "parsed", "text_of"]
 
 # 80 characters: enough to recognise a banner or a traceback by.
 SEEN_CHARS = 80
@@ -21,6 +23,8 @@ SEEN_CHARS = 80
 TAIL_CHARS = 2000
 # Characters on either side of the place where JSON broke.
 NEAR_CHARS = 20
+# Bytes beyond what is shown that are looked at for secrets which the cut would break.
+BEYOND = 8192
 
 
 def failure_of(exit: Exit, request: Request) -> Failed | None:  # noqa: A002 - the word of the walk
@@ -34,9 +38,8 @@ def failure_of(exit: Exit, request: Request) -> Failed | None:  # noqa: A002 - t
             said = f"{tool} did not finish within {limits.wall_seconds:g} s and was stopped."
             return Failed(FailureKind.TIMED_OUT, said + _tail(exit) + _alive(exit), details=_survivors(exit))
         case Ending.STDOUT_FULL:
-            said = (
-                f"{tool} printed more than {limits.stdout_bytes:,} bytes and was stopped.\nIt began with: {_seen(exit)}"
-            )
+            said = f"{tool} printed more than {limits.stdout_bytes:,} bytes and was stopped.\n"
+            said += f"It began with: {_seen(exit, request)}"
             return Failed(FailureKind.TOO_LARGE, said + _tail(exit), details=_survivors(exit))
         case Ending.SUPERVISOR_LOST:
             said = (
@@ -74,14 +77,14 @@ def parsed(exit: Exit, request: Request) -> JSON | Failed:  # noqa: A002
     try:
         return strictjson.loads(exit.stdout)
     except StrictJsonError as error:
-        return invalid_output(exit, request, f"{error}{_near(exit, error)}", _cause(exit, error))
+        return invalid_output(exit, request, f"{error}{_near(exit, error, request)}", _cause(exit, error))
 
 
 def invalid_output(exit: Exit, request: Request, what: str, cause: str = "") -> Failed:  # noqa: A002
     """Return the failure of a program that exited well and answered badly."""
     said = f'tool "{request.tool}" did not answer with one JSON object: {what}.'
     hint = f" {cause}" if cause else ""
-    seen = f"\nIt printed: {_seen(exit)}" if exit.stdout else ""
+    seen = f"\nIt printed: {_seen(exit, request)}" if exit.stdout else ""
     return Failed(FailureKind.INVALID_OUTPUT, said + hint + seen + _tail(exit))
 
 
@@ -90,18 +93,27 @@ def text_of(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def _seen(exit: Exit) -> str:  # noqa: A002
-    text = text_of(exit.stdout[: SEEN_CHARS * 4])
-    return repr(text[:SEEN_CHARS]) + ("…" if len(exit.stdout) > len(text[:SEEN_CHARS].encode()) else "")
+def beginning(data: bytes, chars: int, redactor: Redactor) -> str:
+    """Return the first `chars` characters of a program's bytes; what is secret is masked before they are cut."""
+    window = data[: chars * 4 + BEYOND]
+    return redactor.text(text_of(window), cut_after=len(data) > len(window))[:chars]
 
 
-def _near(exit: Exit, error: StrictJsonError) -> str:  # noqa: A002
+def _seen(exit: Exit, request: Request) -> str:  # noqa: A002
+    text = beginning(exit.stdout, SEEN_CHARS + 1, request.redactor())
+    return repr(text[:SEEN_CHARS]) + ("…" if len(text) > SEEN_CHARS else "")
+
+
+def _near(exit: Exit, error: StrictJsonError, request: Request) -> str:  # noqa: A002
     """Show the place where JSON broke, when it is not the beginning, which is shown anyway."""
     if not error.where.startswith("byte "):
         return ""
     place = int(error.where.removeprefix("byte "))
     if place == 0:
         return ""
+    around = text_of(exit.stdout[max(0, place - BEYOND) : place + BEYOND])
+    if request.redactor().text(around) != plain(around):
+        return ""  # a piece of a secret could not be told from what is near it
     return f", near {text_of(exit.stdout[max(0, place - NEAR_CHARS) : place + NEAR_CHARS])!r}"
 
 

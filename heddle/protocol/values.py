@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from heddle.limits import Limits
+from heddle.redaction import Redactor
 from heddle.strictjson import JSON
 
 __all__ = ["Reply", "Request"]
@@ -21,6 +24,7 @@ class Request:
         revision: Of the tool.
         action: What the envelope asks for.
         limits: What the call may use, for messages.
+        redactor: Gives what masks secrets in what a message quotes, before that is shortened.
     """
 
     tool: str
@@ -31,6 +35,7 @@ class Request:
     operation_id: str
     attempt_id: str
     limits: Limits
+    redactor: Callable[[], Redactor] = attrs.field(default=Redactor, eq=False, repr=False)
 
 
 @attrs.frozen
