@@ -623,3 +623,31 @@ def test_a_backend_that_is_named_is_taken_or_nothing_is(open_folder: Path) -> No
     assert json.loads(landlock.stdout)["report"]["tier"] == "landlock"
     assert (seatbelt.returncode, seatbelt.stdout) == (2, "")
     assert "nothing here can confine tools, so none is run" in seatbelt.stderr
+
+
+def test_what_the_library_warns_of_is_said_once_and_the_library_says_nothing(open_folder: Path, tmp_path: Path) -> None:
+    """A library that nobody has configured is silent; the command line is its host."""
+    add(open_folder, "tool", "echo '{}'")
+    folders = tmp_path / "bin"  # no bubblewrap in it
+    folders.mkdir()
+    for name in ("sh", "env", "cat"):
+        (folders / name).symlink_to(f"/bin/{name}")
+    script = f"""
+import heddle, trio
+async def main():
+    sandbox = heddle.Sandbox(network="none")
+    async with heddle.Runner(heddle.discover_tools({str(open_folder)!r}), sandbox=sandbox) as runner:
+        print(await runner.call("tool"))
+trio.run(main)
+"""
+    environment = os.environ | {"PATH": str(folders)}
+
+    by_hand = heddle_cli("call", open_folder, "tool", "--safe", "--deny-net", environment=environment, cwd=open_folder)
+    imported = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, cwd=open_folder
+    )
+
+    assert by_hand.stderr.startswith("warning: calls are confined by Landlock, not by namespaces. bubblewrap")
+    assert by_hand.stderr.count("\n") == 1
+    assert (by_hand.returncode, by_hand.stdout) == (0, "{}\n")
+    assert (imported.stdout, imported.stderr) == ("Returned(data={})\n", "")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import signal
 import sys
 from pathlib import Path
@@ -18,10 +19,16 @@ import trio
 
 from heddle import strictjson
 from heddle.cli import confining, views
+from heddle.cli.completion import completion, folders, tool_names
 from heddle.cli.doctor import doctor
+from heddle.cli.new import new
+from heddle.cli.operations import operations
+from heddle.cli.validate import validate
 from heddle.environment import Environment
-from heddle.errors import DefinitionError, HeddleError, StrictJsonError
+from heddle.errors import DefinitionError, HeddleError, JournalError, StrictJsonError
 from heddle.limits import Limits
+from heddle.logs import logger
+from heddle.operations import Journal
 from heddle.results import Returned, ToolResult
 from heddle.runner import Runner, Scope
 from heddle.tools.discovery import discover_tools
@@ -40,7 +47,8 @@ __all__ = ["heddle"]
 # 1 s: whoever pressed Ctrl-C begins to wonder.
 PATIENCE_SECONDS = 1.0
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+_FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path), shell_complete=folders)
+_NAME = click.argument("name", shell_complete=tool_names)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -52,9 +60,17 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.version_option(package_name="heddle", message="%(package)s %(version)s")
 def heddle() -> None:
     """Run tools: executables that read one JSON object and write one."""
+    # A library says nothing unless its host asks for it; this is the host.
+    warnings = logging.StreamHandler()
+    warnings.setFormatter(logging.Formatter("warning: %(message)s"))
+    logger.addHandler(warnings)
 
 
+heddle.add_command(new)
 heddle.add_command(doctor)
+heddle.add_command(completion)
+heddle.add_command(operations)
+heddle.add_command(validate)
 
 
 @heddle.command()
@@ -74,7 +90,7 @@ def tools(folder: Path, *, as_json: bool) -> None:
 
 @heddle.command()
 @_FOLDER
-@click.argument("name")
+@_NAME
 @_JSON
 def describe(folder: Path, name: str, *, as_json: bool) -> None:
     """Show the tool NAME of DIR as its callers see it."""
@@ -88,7 +104,7 @@ def describe(folder: Path, name: str, *, as_json: bool) -> None:
 
 @heddle.command()
 @_FOLDER
-@click.argument("name")
+@_NAME
 @click.argument("arguments", required=False, metavar="[JSON | @FILE | -]")
 @click.option(
     "--timeout", type=float, metavar="SECONDS", help="Stop the tool earlier than its own limit, or the default of 30 s."
@@ -135,6 +151,15 @@ def describe(folder: Path, name: str, *, as_json: bool) -> None:
 @click.option("--allow-read", multiple=True, metavar="PATH", help="With --safe: let it read this. May be repeated.")
 @click.option("--allow-write", multiple=True, metavar="PATH", help="With --safe: let it write this. May be repeated.")
 @click.option("--deny-net", is_flag=True, help="With --safe: no network.")
+@click.option(
+    "--journal",
+    "journal_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Note the call in this journal; it is made if it is not there. Calls with the same --operation-id have their "
+    "effect once.",
+)
+@click.option("--operation-id", metavar="ID", help="What the effect is called, where it may be asked for again.")
 @click.option("--changes", is_flag=True, help="Say which files the tool has created, modified and deleted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result, with its report.")
 def call(
@@ -154,6 +179,8 @@ def call(
     allow_read: tuple[str, ...],
     allow_write: tuple[str, ...],
     deny_net: bool,
+    journal_file: Path | None,
+    operation_id: str | None,
     changes: bool,
     as_json: bool,
 ) -> None:
@@ -164,8 +191,12 @@ def call(
     if timeout is not None and not timeout > 0:
         raise click.BadParameter("must be greater than 0", param_hint="--timeout")
     with _faults_of_the_user():
+        journal = None
+        if journal_file is not None:
+            journal = click.get_current_context().with_resource(Journal.open(journal_file))
         runner = Runner(
             _read(folder, name),
+            journal=journal,
             sandbox=confining.sandbox_of(
                 safe=safe, backend=backend, allow_read=allow_read, allow_write=allow_write, deny_net=deny_net
             ),
@@ -176,7 +207,10 @@ def call(
         given = _arguments(arguments)
         limits = Limits(wall_seconds=timeout)
     result, files = _run(
-        runner, name, lambda scope: scope.call(name, _as_given(given), limits=limits, cwd=cwd), changes
+        runner,
+        name,
+        lambda scope: scope.call(name, _as_given(given), limits=limits, cwd=cwd, operation_id=operation_id),
+        changes,
     )
     if as_json:
         shown = result.as_json()
@@ -207,7 +241,7 @@ def _run(
             with calling:
                 async with runner, runner.scope(label, report_changes=report_changes) as scope:
                     result = await call(scope)
-        except (HeddleError, OSError) as error:
+        except (HeddleError, OSError, ValueError) as error:
             fault = error  # as itself, not in a group
         finally:
             listening.cancel()
@@ -265,8 +299,10 @@ def _arguments(text: str | None) -> JSON:
 def _read(folder: Path, name: str | None = None) -> Registry:
     """Read the tools of a folder; say what was left out, or what of it concerns the one tool that was asked for."""
     registry = discover_tools(folder)
+    origin = registry[name].origin if name is not None and name in registry else None
     for notice in registry.notices:
-        if name is None or Path(notice.path).name.partition(".")[0] == name.partition(".")[0]:
+        about = notice.path == origin or Path(notice.path).name.partition(".")[0] == (name or "").partition(".")[0]
+        if name is None or about:
             click.echo(f"note: {notice}", err=True)
     return registry
 
@@ -289,6 +325,9 @@ def _faults_of_the_user() -> Generator[None, None, None]:
         _refuse(f"the arguments are not strict JSON: {error}")
     except DefinitionError as error:
         _refuse(str(error))
+    except JournalError as error:
+        gave = "" if error.result is None else f". Only this says how it went: {json.dumps(error.result.as_json())}"
+        _refuse(f"{error}{gave}")
     except (HeddleError, ValueError) as error:
         _refuse(str(error))
     except OSError as error:
