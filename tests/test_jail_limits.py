@@ -602,7 +602,8 @@ async def test_case_95_a_tool_may_take_longer_than_a_thread_of_trio_lives(monkey
                 nursery.start_soon(call, tier, runner)
 
     assert results == dict.fromkeys(TIERS, heddle.Returned({}))
-    assert all(result.report.duration_s > 12 for result in results.values())
+    # Counted from when the host has heard of the start, which on a busy machine is a little later.
+    assert all(result.report.duration_s > 11 for result in results.values())
 
 
 # What is left behind
