@@ -15,7 +15,8 @@ PROJECT = nox.project.load_toml("pyproject.toml")
 TEST = nox.project.dependency_groups(PROJECT, "test")
 LINT = nox.project.dependency_groups(PROJECT, "lint")
 TYPING = nox.project.dependency_groups(PROJECT, "typing")
-SOURCES = ["heddle", "tests", "examples", "noxfile.py"]
+DOCS = nox.project.dependency_groups(PROJECT, "docs")
+SOURCES = ["heddle", "tests", "examples", "docs/site", "noxfile.py"]
 
 
 def install(session: nox.Session, *packages: str) -> None:
@@ -38,6 +39,13 @@ def tests(session: nox.Session) -> None:
 
 
 @nox.session
+def crashes(session: nox.Session) -> None:
+    """Kill hosts in the middle of journaled calls, two hundred times; arguments after -- go to pytest."""
+    install(session, "-e", ".[cli]", *TEST)
+    session.run("python", "-m", "pytest", "tests/test_crashes.py", *session.posargs, env={"HEDDLE_CRASHES": "200"})
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check the style."""
     install(session, *LINT)
@@ -47,13 +55,14 @@ def lint(session: nox.Session) -> None:
 
 @nox.session
 def typing(session: nox.Session) -> None:
-    """Check the types, and that the public API is completely typed."""
+    """Check the types, that the public API is completely typed, and what checkers say to users."""
     install(session, "-e", ".[cli]", *TYPING)
     session.run("mypy", "--no-error-summary")
     session.run("pyright", "--warnings")
     # Read from an installed copy: an editable one is a path to look along, and what is verified is what users get.
     install(session, "--no-deps", "--force-reinstall", ".")
     session.run("pyright", "--verifytypes", "heddle", "--ignoreexternal")
+    session.run("python", "-m", "pytest", "-m", "typing", "tests/test_typing.py")
 
 
 @nox.session
@@ -67,8 +76,36 @@ def examples(session: nox.Session) -> None:
         "tests/test_readme.py",
         "tests/test_howto.py",
         "tests/test_examples.py",
+        "tests/test_runner_examples.py",
+        "tests/test_host_examples.py",
         *session.posargs,
     )
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site, with warnings as errors, and follow every link on it; say where it is."""
+    install(session, "-e", ".[cli]", *DOCS, *LINT)  # ruff lays out signatures
+    folder = Path(session.create_tmp()).resolve()
+    session.run("python", "-c", GATHER, str(folder), silent=True)
+    with session.chdir(folder):
+        session.run("zensical", "build", "--strict", silent=True)
+    session.run("python", "tests/site.py", str(folder / "site"))
+
+
+# The builder wants what it reads beside its configuration. Pages that lead to an example find it on the site.
+GATHER = """
+import shutil, sys
+from pathlib import Path
+folder = Path(sys.argv[1])
+shutil.rmtree(folder)
+shutil.copytree("docs/site", folder)
+shutil.copytree("docs", folder / "docs", ignore=shutil.ignore_patterns("site", "__pycache__"))
+shutil.copytree("examples", folder / "docs/examples", ignore=shutil.ignore_patterns("__pycache__"))
+shutil.copytree("heddle", folder / "heddle", ignore=shutil.ignore_patterns("__pycache__"))
+for page in (folder / "docs").glob("*/*.md"):
+    page.write_text(page.read_text().replace("](../../examples/", "](../examples/"))
+"""
 
 
 @nox.session
@@ -97,6 +134,15 @@ for name in ("README.md", "pyproject.toml", "noxfile.py"):
     shutil.copy(name, sys.argv[1])
 shutil.copytree(".ci", f"{sys.argv[1]}/.ci")
 """
+
+
+@nox.session
+def minimums(session: nox.Session) -> None:
+    """Run the tests with the oldest versions that pyproject.toml allows; arguments after -- go to pytest."""
+    install(session, "uv")
+    oldest = ["--resolution", "lowest-direct", "--upgrade"]
+    session.run("uv", "pip", "install", "-q", *oldest, "-e", ".[cli]", *TEST, silent=True)
+    session.run("python", "-m", "pytest", *session.posargs)
 
 
 @nox.session

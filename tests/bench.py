@@ -10,8 +10,11 @@ slows down slows both. The floor is `posix_spawn` of the program with three pipe
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import json
 import os
+import sqlite3
 import statistics
 import subprocess
 import sys
@@ -20,6 +23,7 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 import trio
@@ -413,6 +417,133 @@ async def importing(count: int) -> list[Row]:
     ]
 
 
+async def journaled(count: int) -> list[Row]:
+    """The same calls with a journal and without, one after another and eight at a time, and what a crash leaves."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "journal.db")
+        with heddle.Journal.open(path) as journal:
+            async with (
+                heddle.Runner(cat_registry(), journal=journal) as noted,
+                heddle.Runner(cat_registry()) as runner,
+                noted.scope() as noted_scope,
+                runner.scope() as scope,
+            ):
+                plain = partial(_cat, scope)
+                kept = partial(_cat, noted_scope)
+                await interleaved(10, plain, kept)
+                without, with_it = await interleaved(count, plain, kept)
+                pairs = [
+                    (await seconds(partial(_at_once, plain, 1000, 8)), await seconds(partial(_at_once, kept, 1000, 8)))
+                    for _ in range(max(1, count // 80))
+                ]
+        at_once, at_once_kept = min(pairs, key=lambda pair: pair[1] / pair[0])
+        _leave_operations(path, 100_000, in_flight=100)
+        recovery = await seconds(partial(_recover, path))
+    more = f"{with_it * 1e3:.2f} ms, without {without * 1e3:.2f} ms"
+    eight = f"{at_once_kept:.2f} s, without {at_once:.2f} s"
+    return [
+        Row("journaled call", with_it / without, "x a call without", None, more),
+        Row("1,000 journaled calls, 8 tasks", at_once_kept / at_once, "x calls without", None, eight),
+        Row("recovery, 100,000 operations", recovery * 1e3, "ms", None, "100 of them were in flight"),
+    ]
+
+
+async def _cat(scope: heddle.Scope) -> None:
+    (await scope.call("cat", ARGUMENTS)).unwrap()
+
+
+async def _recover(path: Path) -> None:
+    heddle.Journal.open(path).close()
+
+
+def _leave_operations(path: Path, count: int, *, in_flight: int) -> None:
+    """Fill a journal as hosts do that have done their work, and one that was killed."""
+    now = "2026-01-01T00:00:00.000000+00:00"
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("INSERT INTO owners VALUES ('gone', 1, 'here', ?)", (now,))
+        database.executemany(
+            "INSERT INTO operations VALUES (?, 'cat', '0', 'd', 'write', 'manual', ?, ?, ?, '{}', '')",
+            (
+                (f"op-{number}", "open", now, None) if number < in_flight else (f"op-{number}", "succeeded", now, "{}")
+                for number in range(count)
+            ),
+        )
+        database.executemany(
+            "INSERT INTO attempts VALUES (?, ?, 1, ?, 'gone', ?, ?, NULL, NULL, '')",
+            (
+                (f"a-{number}", f"op-{number}", "starting" if number < in_flight else "succeeded", now, now)
+                for number in range(count)
+            ),
+        )
+
+
+def bridges(rounds: int) -> list[Row]:
+    """The same calls from the three kinds of host, in blocks that take turns: each needs a loop of its own."""
+    catalogue = cat_registry().with_tool(greet).with_tool(greet_sync)
+    name = {"name": "Ada", "times": 2}
+    calls = {"greet_in_a_thread": name, "greet": name, "cat": ARGUMENTS}
+    taken: dict[tuple[str, str], list[float]] = {(host, tool): [] for host in _HOSTS for tool in calls}
+    for _ in range(rounds):
+        for host, run in _HOSTS.items():
+            for tool, times in run(catalogue, calls).items():
+                taken[host, tool] += times
+    median = {key: statistics.median(times) for key, times in taken.items()}
+    rows: list[Row] = []
+    cases = (
+        ("blocking", "greet_in_a_thread", "a function", 150),
+        ("asyncio", "greet_in_a_thread", "a function", 150),
+        ("blocking", "greet", "an async function", 150),
+        ("asyncio", "greet", "an async function", None),  # crosses twice: it is awaited on the host's own loop
+        ("blocking", "cat", "a program", None),
+        ("asyncio", "cat", "a program", None),
+    )
+    for host, tool, case, bound in cases:
+        more = (median[host, tool] - median["trio", tool]) * 1e6
+        detail = f"{median[host, tool] * 1e6:.0f} us, trio {median['trio', tool] * 1e6:.0f} us"
+        rows.append(Row(f"{host} call of {case}", more, "us over trio", bound, detail))
+    return rows
+
+
+def _in_trio(catalogue: heddle.Registry, calls: Any) -> dict[str, list[float]]:
+    async def main() -> dict[str, list[float]]:
+        async with heddle.Runner(catalogue) as runner, runner.scope() as scope:
+            return {tool: await _timed(partial(scope.call, tool, calls[tool])) for tool in calls}
+
+    return trio.run(main)
+
+
+def _in_asyncio(catalogue: heddle.Registry, calls: Any) -> dict[str, list[float]]:
+    async def main() -> dict[str, list[float]]:
+        async with heddle.aio.Runner(catalogue) as runner, runner.scope() as scope:
+            return {tool: await _timed(partial(scope.call, tool, calls[tool])) for tool in calls}
+
+    return asyncio.run(main())
+
+
+def _in_a_thread(catalogue: heddle.Registry, calls: Any) -> dict[str, list[float]]:
+    taken: dict[str, list[float]] = {}
+    with heddle.blocking.Runner(catalogue) as runner, runner.scope() as scope:
+        for tool, arguments in calls.items():
+            for _ in range(10):
+                scope.call(tool, arguments).unwrap()
+            taken[tool] = []
+            for _ in range(_BLOCK):
+                start = time.perf_counter()
+                scope.call(tool, arguments).unwrap()
+                taken[tool].append(time.perf_counter() - start)
+    return taken
+
+
+async def _timed(call: Callable[[], Awaitable[heddle.ToolResult]]) -> list[float]:
+    for _ in range(10):
+        (await call()).unwrap()
+    return [await seconds(call) for _ in range(_BLOCK)]
+
+
+_BLOCK = 60
+_HOSTS = {"trio": _in_trio, "blocking": _in_a_thread, "asyncio": _in_asyncio}
+
+
 def show(rows: list[Row]) -> None:
     """Print the table."""
     print(f"{'case':<36} {'measured':>28} {'bound':>7}  detail")
@@ -433,6 +564,7 @@ async def main(*, quick: bool) -> list[Row]:
     rows += await opening(10 if quick else 40)
     rows += await opening_confined(10 if quick else 40)
     rows += await importing(10 if quick else 40)
+    rows += await journaled(count)
     return rows
 
 
@@ -441,6 +573,6 @@ if __name__ == "__main__":
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--output", type=Path, default=Path("bench.json"))
     options = parser.parse_args()
-    table = trio.run(lambda: main(quick=options.quick))
+    table = trio.run(lambda: main(quick=options.quick)) + bridges(3 if options.quick else 10)
     show(table)
     options.output.write_text(json.dumps([attrs.asdict(row) for row in table], indent=2) + "\n")

@@ -36,7 +36,7 @@ def run(command: list[str], folder: Path) -> str:
 
 
 def test_the_python_example_runs_and_is_short(tmp_path: Path) -> None:
-    example, _ = blocks("python")
+    example = blocks("python")[0]
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
 
     output = run([sys.executable, "-c", example], tmp_path)
@@ -46,18 +46,16 @@ def test_the_python_example_runs_and_is_short(tmp_path: Path) -> None:
 
 
 def test_the_scope_example_hands_a_file_from_one_tool_to_the_next(tmp_path: Path) -> None:
-    _, example = blocks("python")
+    example = blocks("python")[1]
     (tmp_path / "fetch").write_text("#!/bin/sh\ncat > table.json; echo '{}'\n")
     (tmp_path / "summarise").write_text("#!/bin/sh\nsed 's/table/text/' table.json\n")
     for name in ("fetch", "summarise"):
         (tmp_path / name).chmod(0o755)
     program = f"""
-import heddle, sys, trio
+import heddle, sys
 {example}
-async def main():
-    async with heddle.Runner(heddle.discover_tools(sys.argv[1])) as runner:
-        print(await report(runner))
-trio.run(main)
+with heddle.blocking.Runner(heddle.discover_tools(sys.argv[1])) as runner:
+    print(report(runner))
 """
 
     output = run([sys.executable, "-c", program, str(tmp_path)], tmp_path)
@@ -77,6 +75,16 @@ def test_a_tool_of_ones_own_takes_a_minute(tmp_path: Path) -> None:
     assert result == outputs[0].strip()
 
 
+def test_the_test_of_a_tool_passes(tmp_path: Path) -> None:
+    first = next(block for block in blocks("sh") if "shout" in block)
+    (tmp_path / "test_shout.py").write_text(blocks("python")[2])
+    run(["sh", "-c", first], tmp_path)
+
+    output = run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"], tmp_path)
+
+    assert "1 passed" in output, output
+
+
 def test_the_two_commands_name_sessions_that_exist_and_the_gate_runs_the_second() -> None:
     commands = [block.strip() for block in blocks("sh") if block.startswith(SETUP)]
     sessions = [command.removeprefix(SETUP) for command in commands]
@@ -94,4 +102,4 @@ def test_links_lead_somewhere() -> None:
     ]
 
     assert links
-    assert [link for page, link in links if not (page.parent / link).exists()] == []
+    assert [link for page, link in links if not (page.parent / link.partition("#")[0]).exists()] == []
