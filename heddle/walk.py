@@ -150,8 +150,8 @@ class Call:
         may = verdict(started=started, side_effects=self.tool.side_effects, retry=self.tool.retry)
         return attrs.evolve(
             failure,
-            message=self.redactor.text(failure.message),
-            code=None if failure.code is None else self.redactor.text(failure.code),
+            message=self.redactor.kept(failure.message),
+            code=None if failure.code is None else self.redactor.kept(failure.code),
             details={name: self.redactor.json(value) for name, value in failure.details.items()},
             started=started,
             retry=may,
@@ -326,7 +326,7 @@ def _redacted(call: Call, exit_: Exit) -> Exit:
     """Mask what is secret in standard error before anything quotes or shortens it."""
     if not exit_.stderr:
         return exit_
-    said = call.redactor.text(text_of(exit_.stderr), cut_before="stderr" in exit_.truncated)
+    said = call.redactor.kept(text_of(exit_.stderr), cut_before="stderr" in exit_.truncated)
     return attrs.evolve(exit_, stderr=said.encode())
 
 

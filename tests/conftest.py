@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +11,6 @@ import pytest
 
 from heddle.workspace.removal import remove_tree
 from tests.support import Toolbox
-from tests.unprivileged import run_as_plain_user, why_not
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,19 +28,6 @@ def tmp_of_the_session() -> Iterator[None]:
         patch.setattr(tempfile, "tempdir", folder)
         yield
     remove_tree(Path(folder))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def as_plain_user(
-    request: pytest.FixtureRequest, tmp_of_the_session: None
-) -> Iterator[tuple[subprocess.Popen[str], Path] | None]:
-    """The run of the suites as a plain user, which goes on beside the tests; None where none of them asks for it."""
-    asked = any(item.path.name == "test_unprivileged.py" for item in request.session.items)
-    if not asked or why_not():
-        yield None
-        return
-    with run_as_plain_user() as run:
-        yield run
 
 
 @pytest.fixture

@@ -159,7 +159,9 @@ async def test_only_the_tail_of_a_flood_on_standard_error_is_kept(toolbox: Toolb
     result = await toolbox.run_sh("seq 1 100000 >&2; echo '{}'")
 
     assert result == heddle.Returned({})
-    assert len(result.report.stderr_tail) == 64 * 1024
+    # But for the line that the cut has broken, which might be a piece of a secret.
+    assert 64 * 1024 - len("99999\n") <= len(result.report.stderr_tail) <= 64 * 1024
+    assert result.report.stderr_tail.endswith("\n99999\n100000\n")
     assert result.report.stderr_tail.endswith("99999\n100000\n")
     assert result.report.truncated == {"stderr"}
 

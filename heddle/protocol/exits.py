@@ -96,7 +96,7 @@ def text_of(data: bytes) -> str:
 def beginning(data: bytes, chars: int, redactor: Redactor) -> str:
     """Return the first `chars` characters of a program's bytes; what is secret is masked before they are cut."""
     window = data[: chars * 4 + BEYOND]
-    return redactor.text(text_of(window), cut_after=len(data) > len(window))[:chars]
+    return redactor.kept(text_of(window), cut_after=len(data) > len(window))[:chars]
 
 
 def _seen(exit: Exit, request: Request) -> str:  # noqa: A002

@@ -56,10 +56,16 @@ class Redactor:
         """
         text = plain(text)
         if cut_before:
-            text = text[text.find("\n", 0, _LONGEST_LINE) + 1 :] or text
+            text = _without_broken_line(text)
         if cut_before or cut_after:
             text = self._known.without_pieces(text, at_start=cut_before, at_end=cut_after)
         return sifted(sifted(text, self._known), _UNKNOWN)
+
+    def kept(self, text: str, *, cut_before: bool = False, cut_after: bool = False) -> str:
+        """Return what `text` returns, but as it was, terminal sequences and all, where nothing in it is secret."""
+        masked = self.text(text, cut_before=cut_before, cut_after=cut_after)
+        whole = _without_broken_line(text) if cut_before else text
+        return whole if masked == plain(whole) else masked
 
     def json(self, value: JSON) -> JSON:
         """Return `value` with its strings redacted, and those under secret-like keys masked whole.
@@ -84,7 +90,7 @@ class Redactor:
     def _json(self, value: JSON, marks: Marks, *, is_secret: bool) -> JSON:
         is_secret = is_secret or marks.is_marked
         if isinstance(value, str):
-            return (REDACTED if value else value) if is_secret else self._string(value)
+            return (REDACTED if value else value) if is_secret else self.kept(value)
         if isinstance(value, list):
             return [self._json(item, marks.item(index), is_secret=is_secret) for index, item in enumerate(value)]
         if isinstance(value, dict):
@@ -93,10 +99,6 @@ class Redactor:
                 for name, item in value.items()
             }
         return value
-
-    def _string(self, value: str) -> str:
-        masked = self.text(value)
-        return value if masked == plain(value) else masked
 
 
 class RedactedStream:
@@ -137,6 +139,11 @@ class _Unknown:
 
 
 _UNKNOWN = _Unknown()
+
+
+def _without_broken_line(text: str) -> str:
+    """Return a text that was shortened at its start without the first line, where that is not all there is."""
+    return text[text.find("\n", 0, _LONGEST_LINE) + 1 :] or text
 
 
 def _secret(values: Mapping[str, str] | Iterable[str]) -> Iterable[str]:

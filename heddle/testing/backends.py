@@ -56,8 +56,9 @@ PLACE = '[ "$(pwd -P)" = "$(cd "$HEDDLE_WORKSPACE" && pwd -P)" ] || exit 9'
 SOURCES: Mapping[str, str] = MappingProxyType(
     {
         "fails": "echo why >&2; exit 7",
-        "variables": "env -0 >&2; echo '{}'",
-        "words": "printf '%s\\0' \"$@\" >&2; echo '{}'",
+        # Into files: in what a tool writes on standard error, what it was given is masked.
+        "variables": "env -0 > variables; echo '{}'",
+        "words": "printf '%s\\0' \"$@\" > words; echo '{}'",
         "writes": f"{PLACE}; mkdir folder && echo by a tool > folder/made; echo '{{}}'",
         "reads": f"{PLACE}; cat from-the-host folder/made >&2; echo '{{}}'",
         "trespasses": (
@@ -226,6 +227,14 @@ def _returned(result: ToolResult) -> Returned:
     return result
 
 
+def _written(scope: Scope, name: str) -> list[str]:
+    """Return the texts, each ended by a NUL, that a tool has written into a file of the workspace."""
+    path = scope.workspace.path / name
+    if not path.exists():
+        raise NotKept(f"a file that the tool wrote, {name}, is not in the workspace")
+    return path.read_bytes().decode("utf-8", "surrogateescape").split("\0")[:-1]
+
+
 async def _names(trial: BackendTrial) -> None:
     refuse_names(trial.backend.name, "name", trial.backend.guarantees)
     async with trial.runner.scope("names") as scope:
@@ -249,17 +258,19 @@ async def _answer(trial: BackendTrial) -> None:
 
 async def _arguments(trial: BackendTrial) -> None:
     async with trial.runner.scope("arguments") as scope:
-        answer = await trial.answered(scope, "words")
+        await trial.answered(scope, "words")
+        got = _written(scope, "words")
 
-    expect(tuple(answer.report.stderr_tail.split("\0")[:-1]), AWKWARD, "the tool got")
+    expect(tuple(got), AWKWARD, "the tool got")
 
 
 async def _environment(trial: BackendTrial) -> None:
     async with trial.runner.scope("environment") as scope:
-        answer = await trial.answered(scope, "variables")
+        await trial.answered(scope, "variables")
+        got = _written(scope, "variables")
 
     given = trial.watched.sessions[-1].given[-1].environment
-    pairs = (pair.partition("=") for pair in answer.report.stderr_tail.split("\0") if pair)
+    pairs = (pair.partition("=") for pair in got)
     seen = {name: value for name, _, value in pairs}
     kept = {*VARIABLES, "HEDDLE_TOOL", "HEDDLE_OPERATION_ID", ATTEMPT_VARIABLE}
     expect({name: seen.get(name) for name in kept}, {name: given[name] for name in kept}, "the tool got the variables")
