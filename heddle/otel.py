@@ -24,8 +24,10 @@ from heddle.results import Failed, Returned
 
 try:
     from opentelemetry import propagate, trace
-except ImportError as error:
-    raise ImportError("heddle.otel needs OpenTelemetry's API: pip install 'heddle[otel]'", name=error.name) from error
+except ImportError as _missing:
+    raise ImportError(
+        "heddle.otel needs OpenTelemetry's API: pip install 'heddle[otel]'", name=_missing.name
+    ) from _missing
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
