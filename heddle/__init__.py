@@ -10,6 +10,7 @@
 The rooms, in the order in which they may import each other:
 
     errors, strictjson, limits, results    values
+    ids                                    names of operations and attempts
     redaction                              what is masked in what is recorded and quoted
     logs, threads                          the library's logger; work in threads
     process                                run one program to its end

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from heddle import strictjson
 from heddle.errors import StrictJsonError
 from heddle.events import CallFinished
+from heddle.redaction import Redactor
 from heddle.results import Failed, Returned
 
 try:
@@ -63,7 +64,8 @@ class Tracing:
 
     Args:
         tracer_provider: What makes spans; None takes the one that the host has set for all.
-        arguments: Put into the span what a tool is called with, as JSON. It may be nobody's business.
+        arguments: Put into the span what a tool is called with, as JSON, what looks like a secret masked. The rest may
+            be nobody's business.
         results: The same for what a tool returns.
     """
 
@@ -86,7 +88,8 @@ class Tracing:
         name = "execute_tool" if event.definition is None else f"execute_tool {event.tool}"
         span = self._tracer.start_span(name, attributes=_known(event))
         if self._arguments and span.is_recording():
-            _put_json(span, ARGUMENTS, {} if event.arguments is None else event.arguments)
+            schema = None if event.definition is None else event.definition.input_schema
+            _put_json(span, ARGUMENTS, {} if event.arguments is None else event.arguments, schema)
         self._spans[event.attempt_id] = span
         try:
             with trace.use_span(span, end_on_exit=True):
@@ -142,13 +145,18 @@ def _reported(result: Returned | Failed) -> dict[str, str | int | float]:
     return {name: value for name, value in reported.items() if value is not None}
 
 
-def _put_json(span: trace.Span, name: str, value: object) -> None:
-    """Put a value into a span as JSON text; text is taken as that already."""
+def _put_json(span: trace.Span, name: str, value: object, schema: Mapping[str, object] | None = None) -> None:
+    """Put a value into a span as JSON, with what looks like a secret masked, or is one by its schema; text as it is."""
+    redactor = Redactor()
     try:
-        text = _sendable(value) if isinstance(value, str) else strictjson.dumps(value).decode()
+        known = strictjson.loads(value) if isinstance(value, str) else strictjson.normalized(value)
     except StrictJsonError:
-        return  # the call is refused for it, and its span says so
-    span.set_attribute(name, text)
+        if isinstance(value, str):  # the call is refused for it, and its span shows why
+            span.set_attribute(name, _sendable(redactor.text(value)))
+        return
+    masked = redactor.arguments(known, schema or {})
+    text = value if isinstance(value, str) and masked == known else strictjson.dumps(masked).decode()
+    span.set_attribute(name, _sendable(text))
 
 
 def _shortened(text: str) -> str:

@@ -17,6 +17,7 @@ import trio
 
 from heddle.environment import Environment
 from heddle.errors import DefinitionError, RunnerClosed, SandboxUnavailable, WrongLoop, WrongProcess
+from heddle.ids import fresh_id
 from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, PROCESS_LIMITS, Limits
 from heddle.listening import Listening, News
 from heddle.operations.journaling import journaled
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 __all__ = ["Runner", "Scope"]
 
 # Longer than any id in use; it has to fit an environment variable and a request.
-ID_CHARS = 255
+MOST_ID_CHARS = 255
 # An unknown name comes from a model and may be anything; this much of it is shown.
 SHOWN_CHARS = 60
 
@@ -528,9 +529,8 @@ class Scope:
     ) -> ToolResult:
         if self._over:
             raise RunnerClosed("this scope is over: call it inside its `async with` block")
-        fresh = os.urandom(32).hex()
-        operation_id = fresh[:32] if operation_id is None else _checked_id(operation_id)
-        attempt_id = fresh[32:]
+        operation_id = fresh_id() if operation_id is None else _checked_id(operation_id)
+        attempt_id = fresh_id()
         tool = self.registry[name] if name in self.registry else None  # noqa: SIM401 - a registry is no dict
         news: AbstractContextManager[News | None] = nullcontext()
         if self._listening.wants_news:
@@ -604,6 +604,6 @@ class Scope:
 
 
 def _checked_id(operation_id: str) -> str:
-    if not operation_id or len(operation_id) > ID_CHARS or not operation_id.isprintable():
-        raise ValueError(f"an operation id has 1 to {ID_CHARS} printable characters, not {operation_id[:40]!r}")
+    if not operation_id or len(operation_id) > MOST_ID_CHARS or not operation_id.isprintable():
+        raise ValueError(f"an operation id has 1 to {MOST_ID_CHARS} printable characters, not {operation_id[:40]!r}")
     return operation_id

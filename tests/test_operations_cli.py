@@ -42,7 +42,7 @@ def ledger(folder: Path) -> list[str]:
 
 
 def without_times(text: str) -> str:
-    return re.sub(r"\b[0-9a-f]{32}\b", "ID", re.sub(TIME, "TIME", text))
+    return re.sub(r"\b[0-9A-Z]{26}\b", "ID", re.sub(TIME, "TIME", text))
 
 
 def test_a_call_with_the_same_id_has_its_effect_once(folder: Path, journal: Path) -> None:

@@ -266,6 +266,23 @@ async def test_arguments_and_results_are_recorded_for_those_who_ask(
     assert [known.get(name) for name in CONTENT] == [recorded, returned]
 
 
+async def test_what_is_secret_in_arguments_and_results_is_masked_in_a_span(traces: Traces) -> None:
+    @heddle.tool
+    async def log_in(user: str, password: str) -> dict[str, str]:
+        """Log in."""
+        return {"session": user, "api_key": password}
+
+    tracing = heddle.otel.Tracing(traces.provider, arguments=True, results=True)
+    async with heddle.Runner([log_in], listeners=[tracing]) as runner:
+        await runner.call("log_in", {"user": "ada", "password": "hunter2!"})
+
+    known = traces.only().attributes or {}
+    assert [known.get(name) for name in CONTENT] == [
+        '{"user":"ada","password":"[REDACTED]"}',
+        '{"session":"ada","api_key":"[REDACTED]"}',
+    ]
+
+
 async def test_a_call_that_is_not_sampled_says_so_to_its_program(toolbox: Toolbox) -> None:
     toolbox.sh("show", SHOW)
     unsampled = Traces(ALWAYS_OFF)

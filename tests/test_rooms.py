@@ -15,7 +15,7 @@ import heddle
 PACKAGE = Path(heddle.__file__).parent
 # A room may import those before it, and itself.
 ORDER = [
-    ["errors", "logs"],
+    ["errors", "logs", "ids"],
     ["strictjson", "limits"],
     ["results"],
     ["redaction"],

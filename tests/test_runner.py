@@ -15,6 +15,7 @@ import pytest
 import trio
 
 import heddle
+from heddle.ids import ID_CHARS
 from heddle.process import Command, Confinement, Ending, Exit, Grant
 from heddle.process.direct import DirectLauncher
 from tests.support import Toolbox, until
@@ -44,7 +45,7 @@ async def test_a_result_says_what_happened(toolbox: Toolbox) -> None:
         operation_id=report.operation_id,
         attempt_id=report.attempt_id,
     )
-    assert len(report.operation_id) == len(report.attempt_id) == 32
+    assert len(report.operation_id) == len(report.attempt_id) == ID_CHARS
 
 
 async def test_an_unknown_name_comes_with_near_ones() -> None:
