@@ -12,8 +12,10 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 import trio
@@ -238,9 +240,9 @@ def test_what_meets_the_runners_end_is_refused() -> None:
         entering = heddle.portal.Held(takes_long(), portal)
         entered = entering.enter()
         ended = portal.stop()
-        working = heddle.portal.Job(trio.sleep_forever, portal).begin()
+        working = heddle.portal.Job(trio.sleep_forever, portal)
+        said |= {refusal(partial(began_and_ended, working)), refusal(entered.result)}
         ended.result()
-        said |= {refusal(entered.result), refusal(working.result)}
         entering.leave().result()
         portal.join()
 
@@ -248,6 +250,10 @@ def test_what_meets_the_runners_end_is_refused() -> None:
         "RunnerClosed: this was cancelled before it was done",
         "RunnerClosed: this runner was closed meanwhile",
     }
+
+
+def began_and_ended(job: heddle.portal.Job[Any]) -> None:
+    job.begin().result()
 
 
 @asynccontextmanager
