@@ -100,12 +100,15 @@ class ScopePlace:
             return {**self.guarantees, "network": "enforced"}
         return self.guarantees
 
+    @property
+    def _is_confined(self) -> bool:
+        return self._backend is not None or self._confined is not None
+
     async def variables(self, inherit: tuple[str, ...]) -> dict[str, str] | Unresolved:
         """Return what a program that asks for `inherit` gets; the host's variables as they were at its first call."""
         known = self._variables.get(inherit)
         if known is None:
-            is_confined = self._backend is not None or self._confined is not None
-            given = await self._environment.resolve(inherit, confined=is_confined)
+            given = await self._environment.resolve(inherit, confined=self._is_confined)
             if isinstance(given, Unresolved):
                 return given
             known = given
@@ -120,9 +123,8 @@ class ScopePlace:
         known = self._redactors.get(inherit)
         if known is None:
             given = self._variables.get(inherit)
-            is_confined = self._backend is not None or self._confined is not None
             # Before its first start nothing of a file is known; what fails then can hold nothing of it either.
-            have = self._environment.variables(inherit, confined=is_confined) if given is None else given
+            have = self._environment.variables(inherit, confined=self._is_confined) if given is None else given
             known = Redactor(self._environment.named(inherit, have))
             if given is not None:
                 self._redactors[inherit] = known

@@ -8,6 +8,7 @@ Only running touches the operating system. A Python function takes the place of 
 from __future__ import annotations
 
 import datetime
+import logging
 import math
 import os
 import traceback
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from heddle.threads import Threads
     from heddle.workspace import Workspace
 
-__all__ = ["Call", "Place", "walk"]
+__all__ = ["Call", "Place", "alone", "walk"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -148,11 +149,12 @@ class Call:
         """Return `failure` with what this call knows: whether it started, whether it may be made again, its report."""
         started = self.started_at is not None
         may = verdict(started=started, side_effects=self.tool.side_effects, retry=self.tool.retry)
+        redactor = self.redactor
         return attrs.evolve(
             failure,
-            message=self.redactor.kept(failure.message),
-            code=None if failure.code is None else self.redactor.kept(failure.code),
-            details={name: self.redactor.json(value) for name, value in failure.details.items()},
+            message=redactor.kept(failure.message),
+            code=None if failure.code is None else redactor.kept(failure.code),
+            details={name: redactor.json(value) for name, value in failure.details.items()},
             started=started,
             retry=may,
             report=self.known_report,
@@ -533,12 +535,13 @@ _WRONG_LOOP = {
 
 def _raised(call: Call, raised: BaseException) -> Failed:
     """Return the failure of a function that raised."""
-    error = _alone(raised)
+    error = alone(raised)
     if isinstance(error, ToolError):
         said = f'tool "{call.tool.name}" reports {error.code}: {error.message}'
         return Failed(FailureKind.TOOL_ERROR, said, code=error.code)
-    said = "".join(traceback.format_exception(error))
-    logger.debug("tool %s raised\n%s", call.tool.name, call.redactor.text(said))
+    if logger.isEnabledFor(logging.DEBUG):
+        said = "".join(traceback.format_exception(error))
+        logger.debug("tool %s raised\n%s", call.tool.name, call.redactor.text(said))
     text = f": {error}" if str(error) else ""
     hint = next((hint for said, hint in _WRONG_LOOP.items() if str(error).startswith(said)), "")
     said = f'tool "{call.tool.name}" raised {type(error).__name__}{text}{hint}'
@@ -554,7 +557,7 @@ def _place_of(error: BaseException) -> str:
     return f"{frame.f_globals.get('__name__', '?')}:{line} in {frame.f_code.co_qualname}"
 
 
-def _alone(error: BaseException) -> BaseException:
+def alone(error: BaseException) -> BaseException:
     """Return what a group of one holds; a nursery makes a group of everything."""
     inner: list[BaseException] = list(getattr(error, "exceptions", ()))
     while len(inner) == 1:

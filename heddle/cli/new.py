@@ -6,16 +6,15 @@ import json
 import os
 import re
 import shlex
-import sys
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import attrs
 import click
 
-from heddle.cli.views import escaped
+from heddle.cli.views import escaped, refuse
 from heddle.tools.definition import TOOL_NAME
 from heddle.tools.sidecars import sidecar_stem
 
@@ -49,15 +48,15 @@ def new(name: str, language: Language, folder: Path) -> None:
     """
     if not TOOL_NAME.fullmatch(name):
         rule = "up to 128 letters, digits, '_', '-' and '.', not starting with '-' or '.'"
-        _refuse(f'"{name}" cannot be a tool\'s name: {rule}')
+        refuse(f'"{name}" cannot be a tool\'s name: {rule}')
     files = _files(name, language, folder)
     try:
         taken = _taken(name, files, folder)
         if taken:
-            _refuse(f"{', '.join(map(str, taken))}: there already, and nothing was written; choose another name")
+            refuse(f"{', '.join(map(str, taken))}: there already, and nothing was written; choose another name")
         _write(files)
     except OSError as error:
-        _refuse(f"{error.filename}: {error.strerror}")
+        refuse(f"{error.filename}: {error.strerror}")
     for file in files:
         click.echo(escaped(f"created: {file.path}"))
     click.echo("next:")
@@ -121,8 +120,3 @@ def _write(files: Sequence[_File]) -> None:
         for path in written:
             path.unlink(missing_ok=True)
         raise
-
-
-def _refuse(sentence: str) -> NoReturn:
-    click.echo(escaped(f"heddle: {sentence}"), err=True)
-    sys.exit(2)

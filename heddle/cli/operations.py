@@ -7,12 +7,12 @@ import datetime
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from heddle import strictjson
-from heddle.cli.views import escaped
+from heddle.cli.views import escaped, print_table, refuse
 from heddle.errors import JournalError, StrictJsonError
 from heddle.operations import Journal, OperationState
 
@@ -93,7 +93,7 @@ def resolve(
     try:
         value = None if data is None else strictjson.loads(data)
     except StrictJsonError as error:
-        _refuse(f"--data is not strict JSON: {error}")
+        refuse(f"--data is not strict JSON: {error}")
     with _opened(file) as journal:
         _operation(journal, operation_id)
         try:
@@ -122,9 +122,9 @@ def _opened(file: Path, *, says_what_was_recovered: bool = True) -> Generator[Jo
     try:
         journal = Journal.open(file)
     except JournalError as error:
-        _refuse(str(error))
+        refuse(str(error))
     except OSError as error:
-        _refuse(f"{error.filename or file}: {error.strerror}")
+        refuse(f"{error.filename or file}: {error.strerror}")
     with journal:
         if says_what_was_recovered:
             for operation in journal.recovered:
@@ -140,11 +140,6 @@ def _operation(journal: Journal, operation_id: str) -> Operation:
     return operation
 
 
-def _refuse(sentence: str) -> NoReturn:
-    click.echo(escaped(f"heddle: {sentence}"), err=True)
-    sys.exit(2)
-
-
 # How operations look
 
 
@@ -158,7 +153,7 @@ def _show(operations: Iterable[Operation], *, as_json: bool, none: str = "") -> 
     if not rows:
         click.echo(escaped(none), err=True)
     elif sys.stdout.isatty():
-        _print_table(("Operation", "Tool", "State", "Tries", "Since", "Last"), rows)
+        print_table(("Operation", "Tool", "State", "Tries", "Since", "Last"), rows)
     else:
         for row in rows:
             click.echo("\t".join(row))
@@ -174,19 +169,6 @@ def _row(operation: Operation) -> tuple[str, ...]:
         _time(operation.created_at),
         "" if last is None else f"{last.state} {_time(last.ended_at or last.started_at or last.prepared_at)}",
     )
-
-
-def _print_table(headings: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    Console().print(table)
 
 
 def _lines(operation: Operation) -> Iterable[str]:

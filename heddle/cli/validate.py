@@ -9,12 +9,12 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import attrs
 import click
 
-from heddle.cli.views import escaped
+from heddle.cli.views import escaped, refuse
 from heddle.errors import DefinitionError
 from heddle.tools.definition import Notice
 from heddle.tools.discovery import described_tools, discover_tools
@@ -88,9 +88,9 @@ def validate(path: Path, *, as_json: bool) -> None:
     try:
         verdict = _judged(path)
     except DefinitionError as error:
-        _refuse(str(error))
+        refuse(str(error))
     except OSError as error:
-        _refuse(f"{path}: {error.strerror}")
+        refuse(f"{path}: {error.strerror}")
     if as_json:
         sys.stdout.buffer.write(json.dumps(verdict.as_json(), ensure_ascii=False).encode("utf-8") + b"\n")
     else:
@@ -155,8 +155,3 @@ def _lines(verdict: Verdict) -> Iterable[str]:
         number = len(verdict.names)
         of_what = f"{number or 'no'} {verdict.noun}{'' if number == 1 else 's'}"
         yield f"sound: {of_what}{': ' if number else ''}{', '.join(verdict.names)}"
-
-
-def _refuse(sentence: str) -> NoReturn:
-    click.echo(escaped(f"heddle: {sentence}"), err=True)
-    sys.exit(2)

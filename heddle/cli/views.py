@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 
 BYTE, PLANE = 0x100, 0x10000
 
-__all__ = ["escaped", "failure_text", "print_files", "print_tool", "print_tools", "tool_as_json"]
+__all__ = [
+    "escaped",
+    "failure_text",
+    "print_files",
+    "print_table",
+    "print_tool",
+    "print_tools",
+    "refuse",
+    "tool_as_json",
+]
 
 
 def tool_as_json(tool: ToolDef) -> dict[str, JSON]:
@@ -55,12 +64,17 @@ def print_tools(tools: Iterable[ToolDef]) -> None:
         for row in rows:
             click.echo("\t".join(row))
         return
+    print_table(("Tool", "Arguments", "Description"), rows)
+
+
+def print_table(headings: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
+    """Print a table for a person."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("Tool", "Arguments", "Description"):
+    for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
@@ -113,6 +127,12 @@ def print_files(files: ScopeReport) -> None:
 def failure_text(failure: Failed) -> str:
     """Return a failure for a person. What a tool has written in it draws nothing on the terminal."""
     return escaped("\n".join([f"failed ({failure.kind}): {failure.message}", *failure.advice()]))
+
+
+def refuse(sentence: str) -> NoReturn:
+    """Say why a command is not carried out, and exit as for a wrong use of it."""
+    click.echo(escaped(f"heddle: {sentence}"), err=True)
+    sys.exit(2)
 
 
 def escaped(text: str) -> str:

@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 import attrs
 import trio
 
+from heddle.walk import alone
+
 __all__ = ["Broken", "Conformance", "ConformanceError", "LeftOut", "NotKept", "Promise", "chosen", "examine"]
 
 T = TypeVar("T")
@@ -116,14 +118,14 @@ async def examine(whose: str, subject: T, promises: Iterable[Promise[T]], patien
     broken: list[Broken] = []
     kept: list[str] = []
     left_out: dict[str, str] = {}
-    cause: Exception | None = None
+    cause: BaseException | None = None
     for promise in promises:
         seconds = promise.seconds + 2 * patience_seconds
         try:
             with trio.fail_after(seconds):
                 await promise.check(subject)
         except Exception as raised:  # noqa: BLE001 - what somebody else's runner raises is what is asked for
-            error = _alone(raised)
+            error = alone(raised)
             if isinstance(error, LeftOut):
                 left_out[promise.name] = str(error)
                 continue
@@ -138,17 +140,9 @@ async def examine(whose: str, subject: T, promises: Iterable[Promise[T]], patien
     return conformance
 
 
-def _seen(error: Exception, seconds: float) -> str:
+def _seen(error: BaseException, seconds: float) -> str:
     if isinstance(error, NotKept):
         return str(error)
     if isinstance(error, trio.TooSlowError):
         return f"nothing was over after {seconds:g} s"
     return f"it raised {type(error).__name__}: {error}"
-
-
-def _alone(error: Exception) -> Exception:
-    """Return what a group of one holds; a nursery makes a group of everything."""
-    inner: list[Exception] = list(getattr(error, "exceptions", ()))
-    while len(inner) == 1:
-        error, inner = inner[0], list(getattr(inner[0], "exceptions", ()))
-    return error
