@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from heddle import runner as trio_runner
     from heddle.limits import Limits
+    from heddle.operations import Backoff
     from heddle.portal import Held
     from heddle.results import ToolResult
     from heddle.tools.registry import Registry
@@ -93,6 +94,8 @@ class Runner(Twin):
         cwd: str | Path | None = None,
         operation_id: str | None = None,
         bare_string: bool = False,
+        retries: int = 0,
+        backoff: Backoff = 0.5,
     ) -> ToolResult:
         """Call a tool in a scope of its own, and return how it went; see `heddle.Runner.call`."""
         work = partial(
@@ -103,6 +106,8 @@ class Runner(Twin):
             cwd=cwd,
             operation_id=operation_id,
             bare_string=bare_string,
+            retries=retries,
+            backoff=backoff,
         )
         job = self._job(work)
         return _wait(job.begin, job.cancel)
@@ -170,6 +175,8 @@ class Scope:
         cwd: str | Path | None = None,
         operation_id: str | None = None,
         bare_string: bool = False,
+        retries: int = 0,
+        backoff: Backoff = 0.5,
     ) -> ToolResult:
         """Call a tool in this scope, and return how it went; see `heddle.Runner.call`."""
         work = partial(
@@ -180,6 +187,8 @@ class Scope:
             cwd=cwd,
             operation_id=operation_id,
             bare_string=bare_string,
+            retries=retries,
+            backoff=backoff,
         )
         job = self._runner._job(work)  # noqa: SLF001 - one room
         return _wait(job.begin, job.cancel)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heddle.limits import Limits
+    from heddle.operations import Backoff
     from heddle.results import ToolResult
     from heddle.runner import Runner, Scope
     from heddle.tools.registry import Registry
@@ -44,6 +45,8 @@ class ScopeCaller(Protocol):
         cwd: str | Path | None = None,
         operation_id: str | None = None,
         bare_string: bool = False,
+        retries: int = 0,
+        backoff: Backoff = 0.5,
     ) -> ToolResult:
         """Call a tool, and return how it went; see `heddle.Runner.call`.
 

@@ -73,6 +73,7 @@ class CallReport:
         operation_id: The intended effect; the same when a call is tried again.
         attempt_id: This try.
         replayed: The result was recorded earlier, and nothing was started.
+        tries: How often the call was made; more than once only where its caller has asked for that.
         truncated: The streams of which a part was dropped.
     """
 
@@ -92,6 +93,7 @@ class CallReport:
     operation_id: str = ""
     attempt_id: str = ""
     replayed: bool = False
+    tries: int = 1
     truncated: frozenset[str] = frozenset()
 
     def as_json(self) -> dict[str, JSON]:

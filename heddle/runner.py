@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import attrs
 import trio
@@ -21,6 +23,7 @@ from heddle.ids import fresh_id
 from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, PROCESS_LIMITS, Limits
 from heddle.listening import Listening, News
 from heddle.operations.journaling import journaled
+from heddle.operations.retrying import Retries
 from heddle.places import Elsewhere, Removals, ScopePlace
 from heddle.process import Launcher, default_launcher
 from heddle.process.confined import ConfinedLauncher
@@ -43,17 +46,19 @@ from heddle.workspace.stock import Stock
 from heddle.workspace.temporary import RunFolder, remove_stale_once
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
     from contextlib import AbstractContextManager
-    from pathlib import Path
     from typing import Self
 
     from heddle.events import Listener
-    from heddle.operations import Journal
+    from heddle.operations import Backoff, Journal
     from heddle.process import Backend
     from heddle.workspace import Mount
 
 __all__ = ["Runner", "Scope"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 # Longer than any id in use; it has to fit an environment variable and a request.
 MOST_ID_CHARS = 255
@@ -213,6 +218,8 @@ class Runner:
         cwd: str | Path | None = None,
         operation_id: str | None = None,
         bare_string: bool = False,
+        retries: int = 0,
+        backoff: Backoff = 0.5,
     ) -> ToolResult:
         """Call a tool in a scope of its own, and return how it went.
 
@@ -226,6 +233,11 @@ class Runner:
             cwd: A folder of the workspace in which a program is started.
             operation_id: The effect that is intended, where the caller tells repeats apart; ours otherwise.
             bare_string: Text that is not JSON becomes ``{"input": text}``.
+            retries: How often it is made again, where it fails before the start or the tool is declared safe to repeat
+                (`ToolDef.retry`), and where another try may end in another way. The result says how often it was, and
+                why not again. Each try is an attempt of its own, with limits of its own; they share the workspace.
+            backoff: Seconds before the first retry, twice as long before each further one, to at most 30 s, and up to
+                a quarter less by chance; or what gives the pause after the n-th try, the first being 1.
 
         Raises:
             RunnerClosed: The runner is not open. Nothing was started.
@@ -238,12 +250,11 @@ class Runner:
         """
         opened = self._opened()
         began = trio.current_time()
+        wish, again = _Wish(name, arguments, limits, cwd, bare_string), Retries(retries, backoff)
         only = (name,) if name in self.registry else ()
         workspace = await opened.stock.workspace(name, self.registry)
         async with self._scope(opened, self.registry, workspace, wanted=only, is_ours=True) as scope:
-            return await scope._call(  # noqa: SLF001 - one room
-                name, arguments, limits, cwd, operation_id, bare_string=bare_string, began=began
-            )
+            return await scope._call(wish, operation_id, again, began)  # noqa: SLF001 - one room
 
     @asynccontextmanager
     async def scope(
@@ -469,6 +480,17 @@ class _Open:
     removals: Removals = attrs.field(factory=Removals)
 
 
+@attrs.frozen
+class _Wish:
+    """What a caller wants done, however often it is tried."""
+
+    name: str
+    arguments: Mapping[str, object] | str | None
+    limits: Limits | None
+    cwd: str | Path | None
+    bare_string: bool
+
+
 class Scope:
     """The time in which calls share a workspace and a session. Comes from `Runner.scope`.
 
@@ -505,31 +527,36 @@ class Scope:
         cwd: str | Path | None = None,
         operation_id: str | None = None,
         bare_string: bool = False,
+        retries: int = 0,
+        backoff: Backoff = 0.5,
     ) -> ToolResult:
         """Call a tool in this scope, and return how it went; see `Runner.call`."""
         self._runner._opened()  # noqa: SLF001 - one room
         began = trio.current_time()
-        return await self._call(name, arguments, limits, cwd, operation_id, bare_string=bare_string, began=began)
+        wish, again = _Wish(name, arguments, limits, cwd, bare_string), Retries(retries, backoff)
+        return await self._call(wish, operation_id, again, began)
 
     @property
     def report(self) -> ScopeReport:
         """What became of the files of its workspace; complete when its block has been left."""
         return self._report if self._report is not None else self.workspace.report
 
-    async def _call(
-        self,
-        name: str,
-        arguments: Mapping[str, object] | str | None,
-        limits: Limits | None,
-        cwd: str | Path | None,
-        operation_id: str | None,
-        *,
-        bare_string: bool,
-        began: float,
-    ) -> ToolResult:
+    async def _call(self, wish: _Wish, operation_id: str | None, again: Retries, began: float) -> ToolResult:
+        operation_id = fresh_id() if operation_id is None else _checked_id(operation_id)
+        tries = 1
+        while True:
+            result = await self._try(wish, operation_id, began)
+            pause = again.pause(result, tries)
+            if pause is None:
+                return again.told(result, tries) if again.most else result
+            await self._unless_closed(trio.sleep, pause)
+            tries, began = tries + 1, trio.current_time()
+
+    async def _try(self, wish: _Wish, operation_id: str, began: float) -> ToolResult:
+        """Make one attempt at an operation, and return how it went."""
+        name, arguments = wish.name, wish.arguments
         if self._over:
             raise RunnerClosed("this scope is over: call it inside its `async with` block")
-        operation_id = fresh_id() if operation_id is None else _checked_id(operation_id)
         attempt_id = fresh_id()
         tool = self.registry[name] if name in self.registry else None  # noqa: SIM401 - a registry is no dict
         news: AbstractContextManager[News | None] = nullcontext()
@@ -540,33 +567,37 @@ class Scope:
                 report = CallReport(tool=name, operation_id=operation_id, attempt_id=attempt_id)
                 result: ToolResult = attrs.evolve(self._not_callable(name), report=report)
             else:
-                if cwd is not None and isinstance(tool.implementation, Function):
+                if wish.cwd is not None and isinstance(tool.implementation, Function):
                     raise DefinitionError(f'cwd is for programs, and "{name}" is a Python function; leave it out')
                 call = Call(
                     tool=tool,
                     compiled=self.registry.compiled(name),
                     arguments=arguments,
-                    limits=self._runner._limits_for(tool, limits),  # noqa: SLF001
-                    bare_string=bare_string,
-                    cwd=cwd,
+                    limits=self._runner._limits_for(tool, wish.limits),  # noqa: SLF001
+                    bare_string=wish.bare_string,
+                    cwd=wish.cwd,
                     place=self._place,
                     operation_id=operation_id,
                     attempt_id=attempt_id,
                     began=began,
                     news=told,
                 )
-                result = await self._walked(call)
+                result = await self._unless_closed(self._walked, call)
             if told is not None:
                 told.result = result
         return result
 
     async def _walked(self, call: Call) -> ToolResult:
-        """Take a call on its walk, and note it where there is a journal, unless the scope is closed meanwhile."""
+        """Take a call on its walk, and note it where there is a journal."""
         journal = self._runner._journal  # noqa: SLF001
+        return await (walk(call) if journal is None else journaled(journal, call, walk))
+
+    async def _unless_closed(self, work: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
+        """Return what a part of a call gives, unless the scope is closed meanwhile."""
         with trio.CancelScope() as cancelling:
             self._calls.add(cancelling)
             try:
-                return await (walk(call) if journal is None else journaled(journal, call, walk))
+                return await work(*args)
             finally:
                 self._calls.discard(cancelling)
                 if self._over and not self._calls:

@@ -56,7 +56,7 @@ needs_bubblewrap = pytest.mark.skipif(not bubblewrap_works(), reason="bubblewrap
 
 def test_only_what_is_public_is_used() -> None:
     """Whoever copies an example must not depend on what may change."""
-    public = {"heddle", "heddle.process", "heddle.sandbox", "heddle.testing", "heddle.callers"}
+    public = {"heddle", "heddle.process", "heddle.sandbox", "heddle.testing", "heddle.callers", "heddle.operations"}
     found = {
         name
         for path in EXAMPLES.glob("*.py")

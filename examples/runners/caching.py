@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heddle.callers import ScopeCaller, ToolCaller
+    from heddle.operations import Backoff
 
 
 @attrs.define(eq=False)
@@ -85,6 +86,8 @@ class CachingScope:
         cwd: str | Path | None = None,
         operation_id: str | None = None,
         bare_string: bool = False,
+        retries: int = 0,
+        backoff: Backoff = 0.5,
     ) -> heddle.ToolResult:
         """Return the answer that is known, or call the tool; ``report.replayed`` says which it was."""
         key = self._key(name, arguments, cwd)
@@ -94,7 +97,14 @@ class CachingScope:
         age = self.memory.age
         try:
             result = await self.caller.call(
-                name, arguments, limits=limits, cwd=cwd, operation_id=operation_id, bare_string=bare_string
+                name,
+                arguments,
+                limits=limits,
+                cwd=cwd,
+                operation_id=operation_id,
+                bare_string=bare_string,
+                retries=retries,
+                backoff=backoff,
             )
         finally:
             if name in self.registry and self.registry[name].side_effects != "read":

@@ -2,5 +2,6 @@
 
 from heddle.operations.journal import Journal
 from heddle.operations.records import Attempt, AttemptState, Operation, OperationState
+from heddle.operations.retrying import Backoff
 
-__all__ = ["Attempt", "AttemptState", "Journal", "Operation", "OperationState"]
+__all__ = ["Attempt", "AttemptState", "Backoff", "Journal", "Operation", "OperationState"]

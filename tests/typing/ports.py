@@ -8,6 +8,7 @@ import heddle
 import heddle.otel
 from heddle.callers import ScopeCaller, ToolCaller
 from heddle.events import CallEvent, CallFinished, CallStarted, CallWaiting, Listener, Tracer
+from heddle.operations import Backoff
 from heddle.process import Backend, BackendSession, Command, Confinement, Exit, Launcher, LauncherSession
 
 # Listeners
@@ -170,6 +171,8 @@ class Cached:
         cwd: object = None,
         operation_id: str | None = None,
         bare_string: bool = False,
+        retries: int = 0,
+        backoff: Backoff = 0.5,
     ) -> heddle.ToolResult:
         return self.known.setdefault(name, await self.inner.call(name, arguments, limits=limits))
 
