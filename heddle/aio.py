@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from heddle import runner as trio_runner
     from heddle.limits import Limits
-    from heddle.operations import Backoff
+    from heddle.operations import Backoff, Operation
     from heddle.portal import Held
     from heddle.results import ToolResult
     from heddle.tools.registry import Registry
@@ -126,6 +126,11 @@ class Runner(Twin):
             backoff=backoff,
         )
         job = self._job(work)
+        return await _wait(job.begin(), job.cancel)
+
+    async def recover(self) -> list[Operation]:
+        """Settle what hosts that are gone have left in the journal; see `heddle.Runner.recover`."""
+        job = self._job(self._runner.recover)
         return await _wait(job.begin(), job.cancel)
 
     @asynccontextmanager

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from heddle import runner as trio_runner
     from heddle.limits import Limits
-    from heddle.operations import Backoff
+    from heddle.operations import Backoff, Operation
     from heddle.portal import Held
     from heddle.results import ToolResult
     from heddle.tools.registry import Registry
@@ -110,6 +110,11 @@ class Runner(Twin):
             backoff=backoff,
         )
         job = self._job(work)
+        return _wait(job.begin, job.cancel)
+
+    def recover(self) -> list[Operation]:
+        """Settle what hosts that are gone have left in the journal; see `heddle.Runner.recover`."""
+        job = self._job(self._runner.recover)
         return _wait(job.begin, job.cancel)
 
     @contextmanager

@@ -7,9 +7,11 @@ share one workspace and one session. Whatever either of them starts is gone when
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
@@ -22,7 +24,11 @@ from heddle.errors import DefinitionError, RunnerClosed, SandboxUnavailable, Wro
 from heddle.ids import fresh_id
 from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, PROCESS_LIMITS, Limits
 from heddle.listening import Listening, News
+from heddle.logs import logger
 from heddle.operations.journaling import journaled
+from heddle.operations.permission import permit
+from heddle.operations.reconciling import Witness, reconciled
+from heddle.operations.records import OperationState
 from heddle.operations.retrying import Retries
 from heddle.places import Elsewhere, Removals, ScopePlace
 from heddle.process import Launcher, default_launcher
@@ -51,8 +57,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from heddle.events import Listener
-    from heddle.operations import Backoff, Journal
+    from heddle.operations import ApprovalRequest, Approver, Backoff, Journal, Operation
     from heddle.process import Backend
+    from heddle.strictjson import JSON
+    from heddle.tools.checking import CompiledTool
     from heddle.workspace import Mount
 
 __all__ = ["Runner", "Scope"]
@@ -89,6 +97,10 @@ class Runner:
         journal: Where operations are noted, so that no effect is brought about twice unasked; see `heddle.Journal`.
             It stays the host's to close.
         listeners: Hear of every call; see `heddle.events.Listener`.
+        approve: Is asked before a call of a tool that may change something, with a `heddle.operations.ApprovalRequest`:
+            an asynchronous function, or one that waits, which is called in a thread. True lets this call be made, False
+            refuses it, and None leaves it undecided: with a journal somebody may decide later. What it raises ends the
+            call; nothing was started.
 
     Raises:
         DefinitionError: A definition or a combination is wrong.
@@ -110,6 +122,7 @@ class Runner:
         launcher: Launcher | None = None,
         journal: Journal | None = None,
         listeners: Iterable[Listener] = (),
+        approve: Approver | None = None,
     ) -> None:
         if sandbox is not None and not isinstance(sandbox, Sandbox):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise DefinitionError(f"Runner(sandbox=…) takes a heddle.Sandbox, not {sandbox!r:.60}")
@@ -138,6 +151,7 @@ class Runner:
         self._sandbox = sandbox
         self._journal = journal
         self._listeners = tuple(listeners)
+        self._approve = approve
         self._elsewhere: Elsewhere | None = None  # where asynchronous functions are awaited, if that is not here
         if launcher is None and backend is None and sandbox is None:
             self._refuse_unheld()
@@ -251,7 +265,7 @@ class Runner:
         opened = self._opened()
         began = trio.current_time()
         wish, again = _Wish(name, arguments, limits, cwd, bare_string), Retries(retries, backoff)
-        only = (name,) if name in self.registry else ()
+        only = [self.registry[name]] if name in self.registry else []
         workspace = await opened.stock.workspace(name, self.registry)
         async with self._scope(opened, self.registry, workspace, wanted=only, is_ours=True) as scope:
             return await scope._call(wish, operation_id, again, began)  # noqa: SLF001 - one room
@@ -310,7 +324,7 @@ class Runner:
             opened,
             registry,
             workspace,
-            wanted=[tool.name for tool in registry],
+            wanted=registry,
             is_ours=is_ours,
             is_filled=is_ours and workspace.has_mounts,
             report_changes=report_changes,
@@ -324,7 +338,7 @@ class Runner:
         registry: Registry,
         workspace: Workspace,
         *,
-        wanted: Iterable[str],
+        wanted: Iterable[ToolDef],
         is_ours: bool,
         is_filled: bool = False,
         report_changes: bool = False,
@@ -340,7 +354,7 @@ class Runner:
             async with AsyncExitStack() as stack:
                 if is_filled:
                     await workspace.make()
-                if any(_is_program(registry[name]) for name in wanted):
+                if any(map(_is_program, self._with_witnesses(wanted))):
                     await place.open_session(
                         stack, opened.launcher, self._backend, lambda: self._confinement(workspace, registry)
                     )
@@ -352,6 +366,30 @@ class Runner:
             opened.scopes.discard(scope)
             if opened.pid == os.getpid():  # a forked child that unwinds has only copies
                 await scope._close_workspace(is_ours=is_ours, report_changes=report_changes)  # noqa: SLF001
+
+    async def recover(self) -> list[Operation]:
+        """Settle what hosts that are gone have left in the journal, and ask what became of what needs attention.
+
+        Asked is whoever a tool names for it (`ToolDef.reconcile`), one operation after another. Operations of tools
+        that this runner does not have, or has in another revision, are let be.
+
+        Returns:
+            The operations that are in another state now than before, as they are now.
+
+        Raises:
+            DefinitionError: The runner has no journal.
+            JournalError: The journal cannot be used.
+        """
+        journal = self._journal
+        self._opened()
+        if journal is None:
+            raise DefinitionError("this runner has no journal to recover: give it one, Runner(journal=…)")
+        changed = [each.operation_id for each in await in_thread(journal.recover)]
+        async with self.scope("recover") as scope:
+            attention = await in_thread(journal.operations, OperationState.NEEDS_ATTENTION)
+            changed += [each.operation_id for each in attention if await scope._reconcile(journal, each)]  # noqa: SLF001
+        found = [await in_thread(journal.operation, each) for each in dict.fromkeys(changed)]
+        return [operation for operation in found if operation is not None]
 
     def _choose(self, sandbox: Sandbox, home: RunFolder) -> Tier:
         """Return what confines calls here, and have it remembered what calls may use where they say nothing."""
@@ -399,6 +437,14 @@ class Runner:
             )
         return self._open
 
+    def _with_witnesses(self, tools: Iterable[ToolDef]) -> list[ToolDef]:
+        """Return tools, and those that are asked what became of their operations."""
+        found = list(tools)
+        if self._journal is not None:
+            names = {tool.reconcile for tool in found} - {None, *(tool.name for tool in found)}
+            found += [tool for tool in self.registry if tool.name in names]
+        return found
+
     def _limits_for(self, tool: ToolDef, given: Limits | None) -> Limits:
         if given is not None and isinstance(tool.implementation, Function):
             for name in PROCESS_LIMITS:
@@ -415,9 +461,9 @@ def _is_program(tool: ToolDef) -> bool:
     return isinstance(tool.implementation, Program)
 
 
-def _files_of(registry: Registry) -> list[Path]:
+def _files_of(tools: Iterable[ToolDef]) -> list[Path]:
     """Return what a sandbox has to show: the programs, and the files that belong to them."""
-    programs = [tool.implementation for tool in registry if isinstance(tool.implementation, Program)]
+    programs = [tool.implementation for tool in tools if isinstance(tool.implementation, Program)]
     own = [path for program in programs if program.inventory is not None for path in program.inventory.paths]
     return [*(program.path for program in programs), *own]
 
@@ -581,6 +627,7 @@ class Scope:
                     attempt_id=attempt_id,
                     began=began,
                     news=told,
+                    permit=self._permit if self._has_to_ask(tool) else None,
                 )
                 result = await self._unless_closed(self._walked, call)
             if told is not None:
@@ -590,7 +637,44 @@ class Scope:
     async def _walked(self, call: Call) -> ToolResult:
         """Take a call on its walk, and note it where there is a journal."""
         journal = self._runner._journal  # noqa: SLF001
-        return await (walk(call) if journal is None else journaled(journal, call, walk))
+        if journal is None:
+            return await walk(call)
+        return await journaled(journal, call, walk, self._witness_of(call.tool))
+
+    def _witness_of(self, tool: ToolDef) -> Witness | None:
+        """Return who can tell what became of an operation of `tool`."""
+        registry, name = self._runner.registry, tool.reconcile
+        if name is None:
+            return None
+        if name not in registry or registry[name].side_effects != "read":
+            logger.warning("%s is to be asked about calls of %s, and is no tool here that only reads", name, tool.name)
+            return None
+        return Witness(name, registry.compiled(tool.name), partial(self._testify, registry.compiled(name)))
+
+    async def _testify(self, witness: CompiledTool, operation_id: str) -> ToolResult:
+        """Return what a tool says of an operation. It is no effect of its own, and not noted."""
+        call = Call(
+            tool=witness.tool,
+            compiled=witness,
+            arguments={"operationId": operation_id},
+            limits=self._runner._limits_for(witness.tool, None),  # noqa: SLF001
+            bare_string=False,
+            cwd=None,
+            place=self._place,
+            operation_id=fresh_id(),
+            attempt_id=fresh_id(),
+            began=trio.current_time(),
+        )
+        return await walk(call)
+
+    async def _reconcile(self, journal: Journal, operation: Operation) -> bool:
+        """Ask what became of an operation that needs attention; return whether that is known now."""
+        if operation.tool not in self.registry or self.registry[operation.tool].revision != operation.revision:
+            return False
+        witness = self._witness_of(self.registry[operation.tool])
+        if witness is None:
+            return False
+        return await self._unless_closed(reconciled, journal, operation.operation_id, witness) is not None
 
     async def _unless_closed(self, work: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
         """Return what a part of a call gives, unless the scope is closed meanwhile."""
@@ -603,6 +687,28 @@ class Scope:
                 if self._over and not self._calls:
                     self._idle.set()
         raise RunnerClosed("the runner or the scope was closed while this call ran; it was ended")
+
+    def _has_to_ask(self, tool: ToolDef) -> bool:
+        return self._runner._approve is not None and tool.side_effects != "read" and tool.implementation is not None  # noqa: SLF001
+
+    async def _permit(self, call: Call, arguments: dict[str, JSON]) -> Failed | None:
+        """Ask the host whether a call may be made; what it is not allowed to do is said by the failure."""
+        return await permit(call, arguments, self._ask, self._runner._journal)  # noqa: SLF001
+
+    async def _ask(self, request: ApprovalRequest) -> object:
+        """Return what the host answers."""
+        approve = self._runner._approve  # noqa: SLF001
+        assert approve is not None  # noqa: S101 - else nobody asks
+
+        def called() -> tuple[object]:
+            return (approve(request),)
+
+        # In a thread, because it may wait; an asynchronous one gives there what is to be awaited on the host's loop.
+        limiter = trio.CapacityLimiter(1)
+        (answer,) = await trio.to_thread.run_sync(called, abandon_on_cancel=True, limiter=limiter)
+        if not inspect.isawaitable(answer):
+            return answer
+        return await self._place.await_function(partial(_itself, answer), {}, _leave)
 
     def _not_callable(self, name: str) -> Failed:
         if name in self._runner.registry:
@@ -632,6 +738,14 @@ class Scope:
         if self._calls:
             with trio.CancelScope(shield=True):
                 await self._idle.wait()
+
+
+async def _itself(answer: Awaitable[object]) -> object:
+    return await answer
+
+
+def _leave(is_running: Callable[[], bool]) -> None:
+    """Let a question be that goes on though nobody waits for its answer any more: it has started nothing."""
 
 
 def _checked_id(operation_id: str) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from heddle.environment import Environment
     from heddle.events import Listener
-    from heddle.operations import Journal
+    from heddle.operations import Approver, Journal
     from heddle.process import Backend, Launcher
     from heddle.sandbox.policy import Sandbox
     from heddle.tools.definition import ToolDef
@@ -49,6 +49,8 @@ class Twin:
         launcher: Brings programs to their end in a way of its own, in the thread, under trio.
         journal: Where operations are noted.
         listeners: Hear of every call.
+        approve: Is asked before a call of a tool that may change something; an asynchronous function on the loop of an
+            asyncio host, and any other in a thread.
 
     Raises:
         DefinitionError: A definition or a combination is wrong.
@@ -70,6 +72,7 @@ class Twin:
         launcher: Launcher | None = None,
         journal: Journal | None = None,
         listeners: Iterable[Listener] = (),
+        approve: Approver | None = None,
     ) -> None:
         self._runner = trio_runner.Runner(
             registry,
@@ -84,6 +87,7 @@ class Twin:
             launcher=launcher,
             journal=journal,
             listeners=listeners,
+            approve=approve,
         )
         self.registry: Registry = self._runner.registry
         self.limits: Limits = self._runner.limits

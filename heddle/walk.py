@@ -31,6 +31,7 @@ from heddle.protocol import PROTOCOLS, Reply, Request, WireProtocol
 from heddle.protocol.exits import beginning, text_of
 from heddle.references import Unresolved
 from heddle.results import CallReport, Failed, FailureKind, Returned, ToolResult, verdict
+from heddle.strictjson import JSON
 from heddle.threads import MOST_LEFT, NO_THREAD, NOT_ENDED, in_thread
 from heddle.tools.checking import CompiledTool, failure_text
 from heddle.tools.definition import Function, Program, ToolContext, ToolDef, Violation
@@ -38,7 +39,6 @@ from heddle.tools.structuring import ArgumentsRefused, to_json
 
 if TYPE_CHECKING:
     from heddle.redaction import Redactor
-    from heddle.strictjson import JSON
     from heddle.threads import Threads
     from heddle.workspace import Workspace
 
@@ -124,6 +124,7 @@ class Call:
     operation_id: str
     attempt_id: str
     news: News | None = None
+    permit: Callable[[Call, dict[str, JSON]], Awaitable[Failed | None]] | None = None  # asks whether it may be made
     before_start: Callable[[], Awaitable[None]] | None = None  # what has to be done before the tool may be started
     # What is known so far; the result is made of it.
     large: bool = False
@@ -179,6 +180,8 @@ async def walk(call: Call) -> ToolResult:
     checked = await _check_arguments(call)
     if isinstance(checked, Failed):
         return call.completed(checked)
+    if call.permit is not None and (refused := await call.permit(call, checked)) is not None:
+        return call.completed(refused)
     match call.tool.implementation:
         case Program() as program:
             reply = await _run_program(call, program, checked)

@@ -370,17 +370,17 @@ def test_the_programs_of_the_page_print_what_it_says(place: Path) -> None:
     programs = [text for language, _, text in HOW_TO if language == "python"]
     outputs = [text for language, _, text in HOW_TO if language == "text"]
 
-    first = run([sys.executable, "-c", programs[0]], place)
+    first, tried = (run([sys.executable, "-c", program], place) for program in programs[:2])
     lose_a_payment(place, "order-18")
-    second = run([sys.executable, "-c", programs[1]], place)
+    lost, asked = (run([sys.executable, "-c", program], place) for program in programs[2:])
 
-    assert [first, second] == outputs
-    assert (place / "book").read_text() == "order-17 5\norder-18 5\n"
+    assert [first, tried, lost, asked] == outputs
+    assert (place / "book").read_text() == "order-17 5\norder-18 5\norder-19 5\n"
 
 
 def test_the_commands_of_the_page_resolve_what_needs_attention(place: Path) -> None:
     lose_a_payment(place, "order-17")
-    (commands,) = (text for language, _, text in HOW_TO if language == "sh")
+    commands, _ = (text for language, _, text in HOW_TO if language == "sh")
     said = []
 
     for line in commands.splitlines():
@@ -394,6 +394,20 @@ def test_the_commands_of_the_page_resolve_what_needs_attention(place: Path) -> N
         ["needs_attention"],
         ["succeeded"],
     ]
+
+
+def test_the_commands_of_the_page_approve_what_awaits_it(place: Path) -> None:
+    programs = [text for language, _, text in HOW_TO if language == "python"]
+    _, commands = (text for language, _, text in HOW_TO if language == "sh")
+    run([sys.executable, "-c", programs[-1]], place)
+
+    for line in commands.splitlines():
+        if "show" not in line:
+            run([sys.executable, "-m", "heddle.cli", *shlex.split(line)[1:]], place)
+    call = ["call", "tools", "pay", '{"amount": 5000}', "--journal", "operations.db", "--operation-id", "order-20"]
+    run([sys.executable, "-m", "heddle.cli", *call], place)
+
+    assert (place / "book").read_text() == "order-19 5\norder-20 5000\n"
 
 
 def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:

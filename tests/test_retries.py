@@ -144,6 +144,25 @@ async def test_a_function_that_goes_on_after_its_time_is_not_called_again() -> N
     assert calls == [1]
 
 
+async def test_a_result_that_is_too_large_to_keep_is_not_made_again(toolbox: Toolbox, tmp_path: Path) -> None:
+    """It would be as large the next time, and its effect is there already."""
+    toolbox.sh("flaky", """echo run >> "$0.runs"; printf '{"text": "%02000d"}' 0""")
+    tool = heddle.ToolDef(
+        name="flaky",
+        side_effects="write",
+        retry="idempotent",
+        implementation=heddle.Program(toolbox.folder / "flaky"),
+    )
+
+    with Journal.open(tmp_path / "journal.db", max_result_bytes=1000) as journal:
+        async with heddle.Runner([tool], journal=journal) as runner:
+            result = await runner.call("flaky", operation_id="op", retries=5, backoff=0)
+
+    assert isinstance(result, heddle.Failed)
+    assert (result.kind, result.code, len(runs(toolbox))) == ("too_large", "journal", 1)
+    assert "its result of 2,011 bytes is more than the 1,000 that the journal keeps" in result.message
+
+
 async def test_listeners_hear_of_each_try() -> None:
     heard: list[CallEvent] = []
 

@@ -29,6 +29,7 @@ from heddle.errors import DefinitionError, HeddleError, JournalError, StrictJson
 from heddle.limits import Limits
 from heddle.logs import logger
 from heddle.operations import Journal
+from heddle.operations.terminal import ask_on_terminal
 from heddle.results import Returned, ToolResult
 from heddle.runner import Runner, Scope
 from heddle.tools.discovery import discover_tools
@@ -160,6 +161,12 @@ def describe(folder: Path, name: str, *, as_json: bool) -> None:
     "effect once.",
 )
 @click.option("--operation-id", metavar="ID", help="What the effect is called, where it may be asked for again.")
+@click.option(
+    "--approve",
+    is_flag=True,
+    help="Ask at the terminal before a tool that may change something is called. Where there is no terminal, the "
+    "operation awaits approval in the --journal.",
+)
 @click.option("--changes", is_flag=True, help="Say which files the tool has created, modified and deleted.")
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result, with its report.")
 def call(
@@ -181,6 +188,7 @@ def call(
     deny_net: bool,
     journal_file: Path | None,
     operation_id: str | None,
+    approve: bool,
     changes: bool,
     as_json: bool,
 ) -> None:
@@ -197,6 +205,7 @@ def call(
         runner = Runner(
             _read(folder, name),
             journal=journal,
+            approve=ask_on_terminal if approve else None,
             sandbox=confining.sandbox_of(
                 safe=safe, backend=backend, allow_read=allow_read, allow_write=allow_write, deny_net=deny_net
             ),

@@ -15,6 +15,7 @@ from heddle import strictjson
 from heddle.cli.views import escaped, print_table, refuse
 from heddle.errors import JournalError, StrictJsonError
 from heddle.operations import Journal, OperationState
+from heddle.operations.terminal import user
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -27,11 +28,18 @@ __all__ = ["operations"]
 _FILE = click.argument("file", metavar="FILE", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 _ID = click.argument("operation_id", metavar="ID")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_NOTE = click.option("--note", default="", metavar="TEXT", help="Why, for whoever reads it later.")
+_BY = click.option("--by", metavar="NAME", help="Who decides; the name of this user unless given.")
+_WHAT_TO_DO = {
+    OperationState.NEEDS_ATTENTION: "Find out whether it has happened, then say so: "
+    "heddle operations resolve FILE ID happened, or did_not_happen",
+    OperationState.AWAITING_APPROVAL: "Decide: heddle operations approve FILE ID, or heddle operations deny FILE ID",
+}
 
 
 @click.group()
 def operations() -> None:
-    """Say what is in a journal, and resolve what needs attention.
+    """Say what is in a journal, resolve what needs attention, and approve what awaits it.
 
     Whatever hosts that are gone have left in flight is recovered first; what it was is said on standard error.
     """
@@ -60,12 +68,8 @@ def show(file: Path, operation_id: str, *, as_json: bool) -> None:
         click.echo(json.dumps(operation.as_json()))
         return
     click.echo(escaped("\n".join(_lines(operation))))
-    if operation.state is OperationState.NEEDS_ATTENTION:
-        click.echo(
-            "\nFind out whether it has happened, then say so: heddle operations resolve FILE ID happened, "
-            "or did_not_happen",
-            err=True,
-        )
+    if operation.state in _WHAT_TO_DO:
+        click.echo(f"\n{_WHAT_TO_DO[operation.state]}", err=True)
 
 
 @operations.command()
@@ -73,7 +77,7 @@ def show(file: Path, operation_id: str, *, as_json: bool) -> None:
 @_ID
 @click.argument("outcome", type=click.Choice(["happened", "did_not_happen"]))
 @click.option("--data", metavar="JSON", help="What it would have returned, for calls with its id. null unless given.")
-@click.option("--note", default="", metavar="TEXT", help="Why, for whoever reads it later.")
+@_NOTE
 @_JSON
 def resolve(
     file: Path,
@@ -96,11 +100,41 @@ def resolve(
         refuse(f"--data is not strict JSON: {error}")
     with _opened(file) as journal:
         _operation(journal, operation_id)
-        try:
+        with _refusals():
             operation = journal.resolve(operation_id, outcome, data=value, note=note)
-        except JournalError as error:
-            click.echo(f"heddle: {error}", err=True)
-            sys.exit(1)
+    _show([operation], as_json=as_json)
+
+
+@operations.command()
+@_FILE
+@_ID
+@_BY
+@_NOTE
+@_JSON
+def approve(file: Path, operation_id: str, *, by: str | None, note: str, as_json: bool) -> None:
+    """Approve the operation ID in FILE, which awaits that.
+
+    A call of it that waits at this moment goes on. Else its next call is made, once, without another question.
+    """
+    _decide(file, operation_id, approved=True, by=by, note=note, as_json=as_json)
+
+
+@operations.command()
+@_FILE
+@_ID
+@_BY
+@_NOTE
+@_JSON
+def deny(file: Path, operation_id: str, *, by: str | None, note: str, as_json: bool) -> None:
+    """Refuse the operation ID in FILE, which awaits approval; calls of it are denied until somebody approves it."""
+    _decide(file, operation_id, approved=False, by=by, note=note, as_json=as_json)
+
+
+def _decide(file: Path, operation_id: str, *, approved: bool, by: str | None, note: str, as_json: bool) -> None:
+    with _opened(file) as journal:
+        _operation(journal, operation_id)
+        with _refusals():
+            operation = journal.decide(operation_id, approved, user() if by is None else by, note)
     _show([operation], as_json=as_json)
 
 
@@ -130,6 +164,16 @@ def _opened(file: Path, *, says_what_was_recovered: bool = True) -> Generator[Jo
             for operation in journal.recovered:
                 click.echo(escaped(f"recovered: {operation.operation_id} is {operation.state} now"), err=True)
         yield journal
+
+
+@contextlib.contextmanager
+def _refusals() -> Generator[None, None, None]:
+    """Say why a journal refuses what was asked for, and exit."""
+    try:
+        yield
+    except JournalError as error:
+        click.echo(escaped(f"heddle: {error}"), err=True)
+        sys.exit(1)
 
 
 def _operation(journal: Journal, operation_id: str) -> Operation:
@@ -181,6 +225,17 @@ def _lines(operation: Operation) -> Iterable[str]:
         yield f"Note:       {operation.note}"
     if operation.state is OperationState.SUCCEEDED:
         yield f"Returned:   {json.dumps(operation.data, ensure_ascii=False)}"
+    for approval in operation.approvals:
+        yield ""
+        yield f"Asked for:  {approval.arguments}"
+        yield f"  asked     {_time(approval.asked_at)}"
+        if approval.decided_at is not None:
+            by = f" by {approval.by}" if approval.by else ""
+            yield f"  {'approved ' if approval.approved else 'denied   '} {_time(approval.decided_at)}{by}"
+        if approval.note:
+            yield f"  note      {approval.note}"
+        if approval.attempt_id is not None:
+            yield f"  used      by attempt {approval.attempt_id}"
     for attempt in operation.attempts:
         yield ""
         yield f"Attempt {attempt.number}:  {attempt.state} ({attempt.attempt_id})"

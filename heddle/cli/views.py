@@ -46,6 +46,7 @@ def tool_as_json(tool: ToolDef) -> dict[str, JSON]:
         "outputSchema": _plain(tool.output_schema),
         "sideEffects": tool.side_effects,
         "retry": tool.retry,
+        "reconcile": tool.reconcile,
         "revision": tool.revision,
         "contentHash": tool.content_hash or None,
         "unsupportedReason": tool.unsupported_reason or None,
@@ -104,6 +105,8 @@ def print_tool(tool: ToolDef) -> None:
         limits = [f"{name} {value:g}" for name, value in tool.limits.items() if value is not None]
         click.echo(f"Limits:       {', '.join(limits)}")
     click.echo(f"Side effects: {tool.side_effects}\nRetry:        {tool.retry}")
+    if tool.reconcile is not None:
+        click.echo(f"Reconcile:    {tool.reconcile}")
     if tool.content_hash:
         click.echo(f"Revision:     {tool.revision}, {tool.content_hash}")
 

@@ -22,8 +22,9 @@ import attrs
 
 from heddle import strictjson
 from heddle.errors import JournalError
-from heddle.operations import owners, schema
-from heddle.operations.records import Attempt, AttemptState, Operation, OperationState, report_of, state_after
+from heddle.operations import approvals, owners, schema
+from heddle.operations.permission import awaiting, refused
+from heddle.operations.records import Approval, Attempt, AttemptState, Operation, OperationState, report_of, state_after
 from heddle.operations.writing import Database
 from heddle.results import CallReport, Failed, FailureKind, Returned
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import os
     from typing import Self
 
+    from heddle.operations.permission import Decision
     from heddle.operations.records import Asked
     from heddle.operations.writing import Execute
     from heddle.results import ToolResult
@@ -119,6 +121,8 @@ class Journal:
     def operations(self, state: OperationState | str | None = None) -> list[Operation]:
         """Return all operations, or those in a state; the latest first."""
         wanted = None if state is None else OperationState(state)
+        if wanted is OperationState.NEEDS_ATTENTION:  # few, of the many that there may be
+            return self._database.read(_needing_attention)
         found = self._database.read(_operations)
         return found if wanted is None else [each for each in found if each.state is wanted]
 
@@ -144,19 +148,37 @@ class Journal:
         """
         if outcome not in {"happened", "did_not_happen"}:
             raise ValueError(f"outcome must be 'happened' or 'did_not_happen', not {outcome!r}")
-        state = OperationState.SUCCEEDED if outcome == "happened" else OperationState.OPEN
-        saved = strictjson.dumps(data).decode() if outcome == "happened" else None
+        resolution = _resolution(outcome, data, note)
 
         def step(execute: Execute) -> Operation:
-            row = execute("SELECT state FROM operations WHERE operation_id = ?", (operation_id,)).fetchone()
-            if row is None:
-                raise JournalError(f"there is no operation {operation_id!r} in {self.path.name}")
-            if row[0] != OperationState.NEEDS_ATTENTION:
-                raise JournalError(f"operation {operation_id!r} does not need attention: it is {row[0]}")
-            execute(
-                "UPDATE operations SET state = ?, data = ?, note = ? WHERE operation_id = ?",
-                (state, saved, note, operation_id),
-            )
+            known = self._named(execute, operation_id)
+            if known.state != OperationState.NEEDS_ATTENTION:
+                raise JournalError(f"operation {operation_id!r} does not need attention: it is {known.state}")
+            execute(_RESOLVE, (*resolution, operation_id))
+            return _operations(execute, operation_id)[0]
+
+        return self._database.write(step)
+
+    def decide(self, operation_id: str, approved: bool, by: str = "", note: str = "") -> Operation:
+        """Approve an operation that awaits it, or refuse it; return it as it is then.
+
+        A call that waits at this moment, in whatever process, goes on. Else the next call with its id and arguments is
+        made, once, without anybody being asked again; or denied. Until then the decision may be changed.
+
+        Args:
+            operation_id: Which one.
+            approved: Whether it may be called.
+            by: Who has decided.
+            note: Why, for whoever reads it later.
+
+        Raises:
+            JournalError: There is no such operation, or no call of it awaits approval. Nothing was changed.
+        """
+
+        def step(execute: Execute) -> Operation:
+            known = self._named(execute, operation_id)
+            if not approvals.decide(execute, operation_id, approved=approved, by=by, note=note):
+                raise JournalError(f"operation {operation_id!r} does not await approval: it is {known.state}")
             return _operations(execute, operation_id)[0]
 
         return self._database.write(step)
@@ -210,8 +232,49 @@ class Journal:
                 (AttemptState.STARTING, _now(), asked.attempt_id, AttemptState.PREPARED),
             )
             self._refuse_lost(asked, changed.rowcount)
+            if not approvals.use(execute, asked.operation_id, asked.attempt_id) and asked.is_gated:
+                raise JournalError(
+                    f"the approval of operation {asked.operation_id!r} was taken back while it waited for its turn; "
+                    "nothing was started"
+                )
 
         self._database.write(step)
+
+    def ask(self, operation_id: str, arguments: str) -> Approval:
+        """Return the approval that an operation has or waits for; it is asked for where there is none."""
+        return self._database.write(lambda execute: approvals.ask(execute, operation_id, arguments))
+
+    def approval(self, operation_id: str) -> Approval | None:
+        """Return the approval of an operation that no attempt has used."""
+        return self._database.read(lambda execute: approvals.standing(execute, operation_id))
+
+    def settle_approval(self, operation_id: str, decision: Decision | None) -> Approval:
+        """Note what a host has decided, unless somebody else was faster; return what holds."""
+
+        def step(execute: Execute) -> Approval:
+            approval = approvals.ask(execute, operation_id, "")
+            if approval.approved is not None or decision is None:
+                return approval
+            approvals.decide(execute, operation_id, approved=decision.approved, by=decision.by, note=decision.note)
+            return approvals.ask(execute, operation_id, "")
+
+        return self._database.write(step)
+
+    def settle(
+        self, operation: Operation, outcome: Literal["happened", "did_not_happen"], *, data: JSON, note: str
+    ) -> bool:
+        """Resolve an operation like `resolve`, if it is still as it was seen. Return whether it was."""
+        resolution = _resolution(outcome, data, note)
+        if len(resolution[1] or "") > self.max_result_bytes:
+            return False
+
+        def step(execute: Execute) -> bool:
+            if _operations(execute, operation.operation_id) != [operation]:
+                return False
+            execute(_RESOLVE, (*resolution, operation.operation_id))
+            return True
+
+        return self._database.write(step)
 
     def finish(self, asked: Asked, result: ToolResult) -> ToolResult:
         """Note what an attempt gave, and return what the caller is to be given. Durable when this returns."""
@@ -301,6 +364,13 @@ class Journal:
         ).fetchone()
         return None if row is None else _Known(*row)
 
+    def _named(self, execute: Execute, operation_id: str) -> _Known:
+        """Return what stands in the file of an operation that somebody has named."""
+        known = self._known(execute, operation_id)
+        if known is None:
+            raise JournalError(f"there is no operation {operation_id!r} in {self.path.name}")
+        return known
+
     def _answer(self, execute: Execute, asked: Asked, known: _Known) -> ToolResult | None:
         """Return what a call of an operation that is known is answered with; None lets it be tried again."""
         if known.digest != asked.digest:
@@ -335,6 +405,11 @@ class Journal:
                 "of its own."
             )
             return _refused(asked, FailureKind.NEEDS_ATTENTION, said)
+        approval = approvals.standing(execute, asked.operation_id)
+        if approval is not None and approval.approved is False:
+            return attrs.evolve(refused(asked.tool, approval.by, approval.note), report=_report(asked))
+        if approval is not None and approval.approved is None and not asked.is_gated:
+            return attrs.evolve(awaiting(asked.tool, asked.operation_id), report=_report(asked))
         return None
 
     def _too_large(self, asked: Asked, result: Returned, size: int) -> Failed:
@@ -374,6 +449,8 @@ class Journal:
             (state, _now(), kind, message[:MESSAGE_CHARS], asked.attempt_id),
         )
         self._refuse_lost(asked, changed.rowcount)
+        if state is AttemptState.NOT_STARTED:
+            approvals.give_back(execute, asked.attempt_id)
 
     def _refuse_lost(self, asked: Asked, changed: int) -> None:
         """Refuse to go on with an attempt that another host has settled: it may be making one of its own."""
@@ -409,8 +486,13 @@ def _refused(asked: Asked, kind: FailureKind, message: str) -> Failed:
         kind,
         message,
         retry="blocked" if kind is FailureKind.NEEDS_ATTENTION else "allowed",
-        report=CallReport(tool=asked.tool, operation_id=asked.operation_id, attempt_id=asked.attempt_id),
+        report=_report(asked),
     )
+
+
+def _report(asked: Asked) -> CallReport:
+    """Return the report of a call that is not made."""
+    return CallReport(tool=asked.tool, operation_id=asked.operation_id, attempt_id=asked.attempt_id)
 
 
 def _why(result: ToolResult) -> tuple[str | None, str]:
@@ -429,6 +511,21 @@ def _left_by(execute: Execute, owner: str) -> list[tuple[str, str, str]]:
     ).fetchall()
 
 
+_RESOLVE = "UPDATE operations SET state = ?, data = ?, note = ? WHERE operation_id = ?"
+
+
+def _resolution(outcome: Literal["happened", "did_not_happen"], data: JSON, note: str) -> tuple[str, str | None, str]:
+    """Return what is noted when it is known what became of an operation: its state, its data, a note."""
+    if outcome == "happened":
+        return OperationState.SUCCEEDED, strictjson.dumps(data).decode(), note
+    return OperationState.OPEN, None, note
+
+
+def _needing_attention(execute: Execute) -> list[Operation]:
+    ids = "SELECT operation_id FROM operations WHERE state = 'needs_attention' ORDER BY created_at DESC, operation_id"
+    return [each for (operation_id,) in execute(ids).fetchall() for each in _operations(execute, operation_id)]
+
+
 def _operations(execute: Execute, operation_id: str | None = None) -> list[Operation]:
     """Return one operation, or all, with their attempts."""
     # Not one statement for both: no index would be used.
@@ -440,12 +537,12 @@ def _operations(execute: Execute, operation_id: str | None = None) -> list[Opera
     tries: dict[str, list[Attempt]] = {}
     for row in execute(in_order, values):
         tries.setdefault(row[1], []).append(_attempt(row))
-    return [_operation(row, tuple(tries.get(row[0], ()))) for row in rows]
+    asked = approvals.all_approvals(execute, operation_id)
+    return [_operation(row, tuple(tries.get(row[0], ())), tuple(asked.get(row[0], ()))) for row in rows]
 
 
-def _operation(row: tuple[Any, ...], attempts: tuple[Attempt, ...]) -> Operation:
+def _operation(row: tuple[Any, ...], attempts: tuple[Attempt, ...], approved: tuple[Approval, ...]) -> Operation:
     operation_id, tool, revision, digest, side_effects, retry, state, created_at, data, note = row
-    is_live = any(attempt.state in _LIVE for attempt in attempts)
     return Operation(
         operation_id=operation_id,
         tool=tool,
@@ -453,12 +550,21 @@ def _operation(row: tuple[Any, ...], attempts: tuple[Attempt, ...]) -> Operation
         digest=digest,
         side_effects=side_effects,
         retry=retry,
-        state=OperationState.IN_PROGRESS if is_live else OperationState(state),
+        state=_state(OperationState(state), attempts, approved),
         created_at=datetime.datetime.fromisoformat(created_at),
         attempts=attempts,
+        approvals=approved,
         note=note,
         data=None if data is None else strictjson.loads(data),
     )
+
+
+def _state(noted: OperationState, attempts: tuple[Attempt, ...], approved: tuple[Approval, ...]) -> OperationState:
+    """Return the state of an operation, which is more than what is noted of it."""
+    standing = approved[-1] if approved and approved[-1].attempt_id is None else None
+    if noted is OperationState.OPEN and standing is not None and not standing.approved:
+        return OperationState.AWAITING_APPROVAL if standing.approved is None else OperationState.DENIED
+    return OperationState.IN_PROGRESS if any(attempt.state in _LIVE for attempt in attempts) else noted
 
 
 def _attempt(row: tuple[Any, ...]) -> Attempt:

@@ -9,26 +9,40 @@ import trio
 
 from heddle.errors import JournalError, SandboxUnavailable
 from heddle.logs import logger
+from heddle.operations.reconciling import reconciled
 from heddle.operations.records import Asked, digest_of
+from heddle.results import Failed, FailureKind
 from heddle.threads import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from heddle.operations.journal import Journal
+    from heddle.operations.reconciling import Witness
     from heddle.results import ToolResult
     from heddle.walk import Call
 
 __all__ = ["journaled"]
 
 
-async def journaled(journal: Journal, call: Call, walk: Callable[[Call], Awaitable[ToolResult]]) -> ToolResult:
+async def journaled(
+    journal: Journal, call: Call, walk: Callable[[Call], Awaitable[ToolResult]], witness: Witness | None
+) -> ToolResult:
     """Return what the journal knows of the operation of `call`, or what `walk` gives, once that is in the journal.
+
+    Args:
+        journal: The journal.
+        call: The call.
+        walk: Takes it from its arguments to its result.
+        witness: Is asked what became of an earlier try, where that is not known.
 
     Raises:
         JournalError: It cannot be written. Nothing was started, unless the error has a `result`.
     """
     asked, answer = await in_thread(_claim, journal, call)
+    is_unknown = isinstance(answer, Failed) and answer.kind is FailureKind.NEEDS_ATTENTION
+    if is_unknown and witness is not None and await reconciled(journal, call.operation_id, witness):
+        asked, answer = await in_thread(_claim, journal, call)
     if answer is not None:
         return answer
 
@@ -97,5 +111,6 @@ def _claim(journal: Journal, call: Call) -> tuple[Asked, ToolResult | None]:
         digest=digest_of(tool.name, tool.revision, call.arguments),
         side_effects=tool.side_effects,
         retry=tool.retry,
+        is_gated=call.permit is not None,
     )
     return asked, journal.claim(asked)

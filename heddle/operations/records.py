@@ -19,13 +19,25 @@ if TYPE_CHECKING:
 
     from heddle.results import ToolResult
 
-__all__ = ["Asked", "Attempt", "AttemptState", "Operation", "OperationState", "digest_of", "report_of", "state_after"]
+__all__ = [
+    "Approval",
+    "Asked",
+    "Attempt",
+    "AttemptState",
+    "Operation",
+    "OperationState",
+    "digest_of",
+    "report_of",
+    "state_after",
+]
 
 
 class OperationState(enum.StrEnum):
     """What is known of an intended effect. Each compares equal to its text."""
 
     OPEN = "open"
+    AWAITING_APPROVAL = "awaiting_approval"
+    DENIED = "denied"
     IN_PROGRESS = "in_progress"
     SUCCEEDED = "succeeded"
     NEEDS_ATTENTION = "needs_attention"
@@ -75,6 +87,31 @@ class Attempt:
 
 
 @attrs.frozen(kw_only=True)
+class Approval:
+    """A decision of somebody that an effect may be brought about, once; or the wait for it.
+
+    Attributes:
+        arguments: What was asked for, as JSON for people: without what is known to be secret, cut where it is long.
+        approved: None while nobody has decided.
+        by: Who has.
+        note: Why.
+        attempt_id: The attempt that has used it.
+    """
+
+    arguments: str
+    asked_at: datetime.datetime
+    approved: bool | None = None
+    by: str = ""
+    note: str = ""
+    decided_at: datetime.datetime | None = None
+    attempt_id: str | None = None
+
+    def as_json(self) -> dict[str, JSON]:
+        """Return the approval as JSON: the same names, times in ISO 8601."""
+        return _as_json(self)
+
+
+@attrs.frozen(kw_only=True)
 class Operation:
     """One intended effect, and every try at it.
 
@@ -83,7 +120,8 @@ class Operation:
         revision: The tool's, at the first call.
         digest: Of tool, revision and arguments: what a call with this id has to be equal in.
         state: ``open``: nothing is known to have happened, and it may be called; ``needs_attention``: something may
-            have happened, and it may not.
+            have happened, and it may not; ``awaiting_approval``: somebody has to decide first.
+        approvals: What was asked of people before tries at it.
         note: What was said when it was resolved.
         data: What it returned, once it has succeeded.
     """
@@ -97,6 +135,7 @@ class Operation:
     state: OperationState
     created_at: datetime.datetime
     attempts: tuple[Attempt, ...] = ()
+    approvals: tuple[Approval, ...] = ()
     note: str = ""
     data: JSON = attrs.field(default=None, hash=False)
 
@@ -104,12 +143,17 @@ class Operation:
         """Return the operation as JSON: the same names, times in ISO 8601."""
         said = _as_json(self)
         said["attempts"] = [attempt.as_json() for attempt in self.attempts]
+        said["approvals"] = [approval.as_json() for approval in self.approvals]
         return said
 
 
 @attrs.frozen(kw_only=True)
 class Asked:
-    """What a call asks a journal for: that its operation is this attempt's."""
+    """What a call asks a journal for: that its operation is this attempt's.
+
+    Attributes:
+        is_gated: Whether it may start only with an approval.
+    """
 
     operation_id: str
     attempt_id: str
@@ -118,6 +162,7 @@ class Asked:
     digest: str
     side_effects: SideEffects
     retry: Retry
+    is_gated: bool = False
 
     @property
     def is_guarded(self) -> bool:
@@ -178,7 +223,7 @@ def report_of(saved: Mapping[str, Any]) -> CallReport:
     return CallReport(**known)
 
 
-def _as_json(value: Attempt | Operation) -> dict[str, JSON]:
+def _as_json(value: Approval | Attempt | Operation) -> dict[str, JSON]:
     said = attrs.asdict(value, recurse=False)
     for name, each in said.items():
         if isinstance(each, datetime.datetime):

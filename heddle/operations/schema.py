@@ -43,6 +43,18 @@ STEPS: Final = (
         "CREATE INDEX attempts_of_operation ON attempts (operation_id, number)",
         "CREATE INDEX attempts_in_flight ON attempts (owner) WHERE state IN ('prepared', 'starting')",
     ),
+    (
+        """CREATE TABLE approvals (
+            operation_id TEXT NOT NULL REFERENCES operations, arguments TEXT NOT NULL, asked_at TEXT NOT NULL,
+            approved INTEGER CHECK (approved IN (0, 1)), decided_by TEXT NOT NULL, note TEXT NOT NULL, decided_at TEXT,
+            attempt_id TEXT REFERENCES attempts, CHECK ((approved IS NULL) = (decided_at IS NULL)),
+            CHECK (attempt_id IS NULL OR approved = 1)
+        ) STRICT""",
+        # What is approved is approved once.
+        "CREATE UNIQUE INDEX one_standing_approval ON approvals (operation_id) WHERE attempt_id IS NULL",
+        "CREATE INDEX approvals_of_operation ON approvals (operation_id)",
+        "CREATE INDEX approvals_by_attempt ON approvals (attempt_id) WHERE attempt_id IS NOT NULL",
+    ),
 )
 VERSION: Final = len(STEPS)
 # "hedj": by it a journal is told from the databases of others, which number their versions from 1 as well.

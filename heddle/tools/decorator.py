@@ -40,6 +40,7 @@ class ToolOptions(TypedDict, total=False):
     description: str
     side_effects: SideEffects
     retry: Retry
+    reconcile: str | None
     limits: Limits | None
     validation: Validation
     annotations: Mapping[str, Any] | None

@@ -290,6 +290,9 @@ class ToolDef:
         implementation: None: declared only; calling it is ``unsupported``.
         side_effects: ``read``, ``write`` or ``unknown``.
         retry: ``idempotent`` when a second run does what the first one did, else ``manual``.
+        reconcile: The name of a tool that only reads and can tell what became of an operation of this one. A journal
+            has it asked, with ``{"operationId": …}``; it answers ``{"outcome": "happened", "data": …}``, or
+            ``did_not_happen``, or ``unknown``.
         limits: What the tool needs; cut by the runner's ceiling.
         annotations: Hints for clients, passed on as they are.
         revision: A label for exactly this behaviour.
@@ -308,6 +311,7 @@ class ToolDef:
     implementation: Implementation | None = attrs.field(default=None, hash=False)
     side_effects: SideEffects = attrs.field(default="unknown", validator=_one_of(SideEffects))
     retry: Retry = attrs.field(default="manual", validator=_one_of(Retry))
+    reconcile: str | None = None
     limits: Limits | None = None
     validation: Validation = attrs.field(factory=Validation, hash=False)
     annotations: Mapping[str, Any] | None = attrs.field(default=None, hash=False)

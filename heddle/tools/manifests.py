@@ -86,7 +86,9 @@ def manifest_of(document: Document, *, closely: bool = False) -> Manifest:
     top.full_text("name")
     top.full_text("description")
     shared = _Shared.of(top)
-    actions = [_Action.of(action, shared.id, closely=closely) for action in _actions(top)]
+    sections = _actions(top)
+    actions = [_Action.of(action, shared.id, closely=closely) for action in sections]
+    _refuse_wrong_witnesses(sections)
     top.raise_problems()
     notices = [notice for action in actions for notice in action.notices]
     if "cwd" in top.section("process").value:
@@ -130,7 +132,7 @@ class _Action:
 
     @classmethod
     def of(cls, action: Section, tool_id: str, *, closely: bool) -> _Action:
-        action.refuse_unknown((*_ACTION_KEYS, "unsupportedReason"))
+        action.refuse_unknown((*_ACTION_KEYS, "unsupportedReason", "reconcile"))
         action.require(_ACTION_KEYS)
         action_id = _action_id(action, tool_id)
         _path(action)
@@ -141,6 +143,7 @@ class _Action:
             "output_schema": _schema(action, "outputSchema", closely=closely),
             "side_effects": action.word("sideEffects", SIDE_EFFECTS, "unknown"),
             "retry": action.word("retry", RETRIES, "manual"),
+            "reconcile": action.text("reconcile", "") or None,
             "unsupported_reason": _unsupported_reason(action),
         }
         return cls(action_id, described, _guarded(action, described))
@@ -149,6 +152,9 @@ class _Action:
         program = None
         if shared.program is not None and not self.described["unsupported_reason"]:
             program = attrs.evolve(shared.program, tool_id=shared.id, action=self.id)
+        described = dict(self.described)
+        if described["reconcile"] is not None:
+            described["reconcile"] = f"{shared.id}.{described['reconcile']}"
         return ToolDef(
             name=f"{shared.id}.{self.id}",
             implementation=program,
@@ -156,7 +162,7 @@ class _Action:
             revision=shared.revision,
             content_hash=content_hash,
             origin=origin,
-            **self.described,
+            **described,
         )
 
 
@@ -339,6 +345,26 @@ def _actions(top: Section) -> list[Section]:
             if first != action.label():
                 action.refuse(f"{action.label(key)} is the same as that of {first}; each needs its own", key)
     return actions
+
+
+def _refuse_wrong_witnesses(actions: Sequence[Section]) -> None:
+    """Refuse an action that is to tell what became of another and cannot, or might change something when asked."""
+    known = {str(action.value.get("id")): action for action in actions}
+    for action in actions:
+        name = action.value.get("reconcile")
+        if not isinstance(name, str):
+            continue
+        witness = known.get(name)
+        if witness is None or witness is action:
+            others = ", ".join(each for each in known if known[each] is not action) or "none"
+            fault = f"it has to name another action of this manifest: {others}"
+        elif witness.value.get("sideEffects") != "read":
+            fault = "that action is not declared with sideEffects: read, and is asked without anybody's knowledge"
+        elif witness.value.get("execution") == "unsupported":
+            fault = "nothing runs that action"
+        else:
+            continue
+        action.refuse(f'{action.label("reconcile")} cannot be "{excerpt(name)}": {fault}', "reconcile")
 
 
 def _path(action: Section) -> None:
