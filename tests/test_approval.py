@@ -635,7 +635,7 @@ def folder(toolbox: Toolbox) -> Path:
 
 def call_it(folder: Path, path: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """Call a tool from where there is no terminal."""
-    arguments = ["call", folder, "pay", '{"amount": 5, "token": "abcdefgh-abcdefgh"}', "--journal", path]
+    arguments: list[str | Path] = ["call", folder, "pay", '{"amount": 5, "token": "abcdefgh-abcdefgh"}', "--journal", path]
     return heddle_cli(*arguments, "--operation-id", "op", "--approve", *more)
 
 
