@@ -27,14 +27,14 @@ import trio
 
 import heddle
 from heddle import places
-from heddle.operations import Journal, OperationState, schema
+from heddle.operations import Journal, OperationState, approvals, schema
 from heddle.operations.records import Asked
 from heddle.strictjson import JSON
 
 ROOT = Path(__file__).parent.parent
 DATA: JSON = {"paid": 5}
 # The steps of a journal that a host takes; each is some statements.
-STEPS = ("recover", "claim", "start", "finish")
+STEPS = ("recover", "claim", "ask", "settle_approval", "start", "finish")
 
 
 @attrs.frozen
@@ -68,6 +68,8 @@ class Crash:
             return OperationState.SUCCEEDED
         if self.is_started:
             return OperationState.NEEDS_ATTENTION
+        if (self.step, self.nth) == ("ask", 0) or (self.step == "settle_approval" and self.nth):
+            return OperationState.AWAITING_APPROVAL
         return None if self.step == "claim" and self.nth else OperationState.OPEN
 
 
@@ -119,7 +121,7 @@ def be_a_host(folder: Path, operation_id: str, crash: Crash, fault: str) -> None
 
 async def _call(folder: Path, tool: str, operation_id: str) -> None:
     with Journal.open(folder / "journal.db") as journal:
-        async with heddle.Runner(tools_of(folder), journal=journal) as runner:
+        async with heddle.Runner(tools_of(folder), journal=journal, approve=lambda _: True) as runner:
             await runner.call(tool, {"amount": 5}, operation_id=operation_id)
 
 
@@ -218,9 +220,14 @@ def _recovery_takes_all_for_not_started() -> None:
     )
 
 
+def _an_approval_is_not_used_up() -> None:
+    _replace(approvals, "use", lambda *_: True)
+
+
 FAULTS: dict[str, Callable[[], None]] = {
     "start is not committed": _start_is_not_committed,
     "finish is written before the end": _finish_is_written_before_the_end,
+    "an approval is not used up": _an_approval_is_not_used_up,
     "recovery takes all for not started": _recovery_takes_all_for_not_started,
 }
 
@@ -312,7 +319,7 @@ async def broken_promises(folder: Path, operation_id: str, crash: Crash) -> list
             expect("happened", happened(), 1)
         elif state != OperationState.NEEDS_ATTENTION:
             expect("happened", happened(), 0)
-        async with heddle.Runner(tools_of(folder), journal=journal) as runner:
+        async with heddle.Runner(tools_of(folder), journal=journal, approve=lambda _: True) as runner:
             again = partial(runner.call, crash.tool, {"amount": 5}, operation_id=operation_id)
             before, result = happened(), await again()
             answer = (result.ok, getattr(result, "kind", None), result.report.replayed, happened() - before)
@@ -324,6 +331,10 @@ async def broken_promises(folder: Path, operation_id: str, crash: Crash) -> list
                     journal.resolve(operation_id, "did_not_happen")
             expect("in the end it gives", await again(), heddle.Returned(DATA))
         expect("in the end it has happened", happened(), 1)
+        operation = journal.operation(operation_id)
+        assert operation is not None
+        approved = [each.attempt_id for each in operation.approvals]
+        expect("approved are", approved, [each.attempt_id for each in operation.attempts if each.started_at])
     with contextlib.closing(sqlite3.connect(folder / "journal.db")) as database:
         expect("the database is", database.execute("PRAGMA integrity_check").fetchall(), [("ok",)])
     return found
@@ -333,6 +344,7 @@ async def broken_promises(folder: Path, operation_id: str, crash: Crash) -> list
 ANSWERS = {
     None: (True, None, False, 1),
     OperationState.OPEN: (True, None, False, 1),
+    OperationState.AWAITING_APPROVAL: (True, None, False, 1),
     OperationState.NEEDS_ATTENTION: (False, "needs_attention", False, 0),
     OperationState.SUCCEEDED: (True, None, True, 0),
 }

@@ -635,8 +635,8 @@ def folder(toolbox: Toolbox) -> Path:
 
 def call_it(folder: Path, path: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """Call a tool from where there is no terminal."""
-    arguments: list[str | Path] = ["call", folder, "pay", '{"amount": 5, "token": "abcdefgh-abcdefgh"}', "--journal", path]
-    return heddle_cli(*arguments, "--operation-id", "op", "--approve", *more)
+    given = '{"amount": 5, "token": "abcdefgh-abcdefgh"}'
+    return heddle_cli("call", folder, "pay", given, "--journal", path, "--operation-id", "op", "--approve", *more)
 
 
 def test_what_awaits_approval_is_shown_decided_and_called_once(folder: Path, path: Path) -> None:
