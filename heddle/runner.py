@@ -130,6 +130,8 @@ class Runner:
             raise DefinitionError("give a backend or a launcher: a launcher starts programs in its own way")
         if sandbox is not None and isinstance(launcher, (SupervisedLauncher, DirectLauncher)):
             raise DefinitionError("give a sandbox or this launcher: it confines nothing")
+        if approve is not None and not callable(approve):
+            raise DefinitionError(f"Runner(approve=…) takes a function that is asked, not {approve!r:.60}")
         for name, value in (("limits", limits), ("ceiling", ceiling)):
             if not isinstance(value, Limits):  # pyright: ignore[reportUnnecessaryIsInstance] - not everybody checks types
                 raise DefinitionError(f"Runner({name}=…) takes Limits, not {value!r:.60}")

@@ -482,6 +482,19 @@ async def test_there_has_to_be_something_to_decide(journal: Journal, operation_i
     )
 
 
+@pytest.mark.parametrize("approved", ["no", 0, None])
+def test_a_decision_is_true_or_false(journal: Journal, approved: Any) -> None:
+    with pytest.raises(TypeError, match="approved must be True or False"):
+        journal.decide("op", approved)
+
+
+def test_who_is_to_be_asked_has_to_be_a_function() -> None:
+    answer: Any = True
+
+    with pytest.raises(heddle.DefinitionError, match="takes a function that is asked, not True"):
+        heddle.Runner([], approve=answer)
+
+
 def test_a_journal_from_before_approvals_is_taken_along(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as database:
         for statement in schema.STEPS[0]:

@@ -174,6 +174,8 @@ class Journal:
         Raises:
             JournalError: There is no such operation, or no call of it awaits approval. Nothing was changed.
         """
+        if not isinstance(approved, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - "no" would be true
+            raise TypeError(f"approved must be True or False, not {approved!r:.60}")
 
         def step(execute: Execute) -> Operation:
             known = self._named(execute, operation_id)
