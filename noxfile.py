@@ -16,6 +16,8 @@ TEST = nox.project.dependency_groups(PROJECT, "test")
 LINT = nox.project.dependency_groups(PROJECT, "lint")
 TYPING = nox.project.dependency_groups(PROJECT, "typing")
 DOCS = nox.project.dependency_groups(PROJECT, "docs")
+# Tests start hundreds of interpreters, and each would compile all of heddle where bytecode is not to be written.
+COMPILED = {"PYTHONDONTWRITEBYTECODE": ""}
 SOURCES = ["heddle", "tests", "examples", "docs/site", "noxfile.py"]
 
 
@@ -35,14 +37,16 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests; arguments after -- go to pytest."""
     install(session, "-e", ".[cli]", *TEST)
-    session.run("python", "-m", "pytest", *session.posargs)
+    session.run("python", "-m", "pytest", *session.posargs, env=COMPILED)
 
 
 @nox.session
 def crashes(session: nox.Session) -> None:
     """Kill hosts in the middle of journaled calls, two hundred times; arguments after -- go to pytest."""
     install(session, "-e", ".[cli]", *TEST)
-    session.run("python", "-m", "pytest", "tests/test_crashes.py", *session.posargs, env={"HEDDLE_CRASHES": "200"})
+    session.run(
+        "python", "-m", "pytest", "tests/test_crashes.py", *session.posargs, env=COMPILED | {"HEDDLE_CRASHES": "200"}
+    )
 
 
 @nox.session
@@ -142,7 +146,7 @@ def minimums(session: nox.Session) -> None:
     install(session, "uv")
     oldest = ["--resolution", "lowest-direct", "--upgrade"]
     session.run("uv", "pip", "install", "-q", *oldest, "-e", ".[cli]", *TEST, silent=True)
-    session.run("python", "-m", "pytest", *session.posargs)
+    session.run("python", "-m", "pytest", *session.posargs, env=COMPILED)
 
 
 @nox.session

@@ -59,7 +59,6 @@ def test_the_suites_that_meet_the_operating_system_pass_as_nobody() -> None:
                 "HOME": str(mine),
                 "TMPDIR": str(mine),
                 "PYTHONPATH": f"{package.parent}:{tests.parent}:{packages}",
-                "PYTHONDONTWRITEBYTECODE": "1",
             },
             user=NOBODY,
             group=NOBODY,
@@ -80,7 +79,7 @@ def reachable(path: Path, copy: Path) -> Path:
     """Return a path that everybody may read: itself, or a copy where a folder above it is private."""
     if all(parent.stat().st_mode & 0o005 == 0o005 for parent in [path, *path.parents]):
         return path
-    shutil.copytree(path, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(path, copy)
     return copy
 
 
