@@ -43,6 +43,7 @@ PUBLIC = [
     "heddle.process",
     "heddle.sandbox",
     "heddle.testing",
+    "heddle.tools.exports",
     "heddle.workspace",
 ]
 # What no module lists, because pytest is who asks for it.

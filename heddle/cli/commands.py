@@ -21,6 +21,7 @@ from heddle import strictjson
 from heddle.cli import confining, views
 from heddle.cli.completion import completion, folders, tool_names
 from heddle.cli.doctor import doctor
+from heddle.cli.exports import FORMATS, lint
 from heddle.cli.new import new
 from heddle.cli.operations import operations
 from heddle.cli.validate import validate
@@ -72,16 +73,21 @@ heddle.add_command(doctor)
 heddle.add_command(completion)
 heddle.add_command(operations)
 heddle.add_command(validate)
+heddle.add_command(lint)
 
 
 @heddle.command()
 @_FOLDER
+@click.option("--export", "form", type=click.Choice([*FORMATS]), help="Print them as JSON that this one takes.")
 @_JSON
-def tools(folder: Path, *, as_json: bool) -> None:
+def tools(folder: Path, *, form: str | None, as_json: bool) -> None:
     """List the tools in DIR."""
     with _faults_of_the_user():
         registry = _read(folder)
-    if as_json:
+        exported = None if form is None else FORMATS[form](registry).tools
+    if exported is not None:
+        _print([*exported])
+    elif as_json:
         _print([views.tool_as_json(tool) for tool in registry])
     elif not len(registry):
         click.echo(f"no tools in {folder}: put executables there (chmod +x)", err=True)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Self
 
+    from heddle.tools.exports.export import Export
+    from heddle.tools.exports.formats import OpenAIApi, Strict
+    from heddle.tools.exports.lint import LintFinding, Provider
+
 
 __all__ = ["Registry"]
 
@@ -147,6 +151,75 @@ class Registry:
             KeyError: There is no tool of that name.
         """
         return self._entries[name].compiled
+
+    def to_openai(self, api: OpenAIApi = "chat", *, strict: Strict = False, inline: bool = False) -> Export:
+        """Return the tools as OpenAI's API takes them.
+
+        Names get ``_`` for dots, and long ones are shortened; the export leads back.
+
+        Args:
+            api: ``chat`` for chat completions, ``responses`` for responses.
+            strict: Have the model keep to the schema to the letter, for which optional properties become ones that may
+                be null. ``if_possible`` leaves tools as they are that cannot be; the export's notices name them.
+            inline: Put what references lead to in their places, for models behind such an API that take none.
+
+        Raises:
+            DefinitionError: Two names become one, a tool cannot be strict, or a schema that is to be inlined holds
+                itself.
+        """
+        from heddle.tools.exports.formats import to_openai
+
+        return to_openai(self, api=api, strict=strict, inline=inline)
+
+    def to_anthropic(self, *, inline: bool = False) -> Export:
+        """Return the tools as Anthropic's API takes them; names as for `to_openai`.
+
+        Args:
+            inline: Put what references lead to in their places, for models behind such an API that take none.
+
+        Raises:
+            DefinitionError: Two names become one, or a schema that is to be inlined holds itself.
+        """
+        from heddle.tools.exports.formats import to_anthropic
+
+        return to_anthropic(self, inline=inline)
+
+    def to_mcp(self, *, inline: bool = False) -> Export:
+        """Return the tools as a server of the Model Context Protocol lists them, under their own names.
+
+        Args:
+            inline: Put what references lead to in their places, for clients whose models take none.
+
+        Raises:
+            DefinitionError: A schema that is to be inlined holds itself.
+        """
+        from heddle.tools.exports.formats import to_mcp
+
+        return to_mcp(self, inline=inline)
+
+    def to_agentspec(self) -> Export:
+        """Return the tools as components of Agent Spec, a ``ServerTool`` each, under their own names.
+
+        Raises:
+            DefinitionError: A property's name cannot be a title there, or a schema holds itself.
+        """
+        from heddle.tools.exports.agentspec import to_agentspec
+
+        return to_agentspec(self)
+
+    def lint(self, provider: Provider | None = None, *, strict: bool = False) -> tuple[LintFinding, ...]:
+        """Return what a provider would refuse of the tools, sorted by tool, provider and place.
+
+        Args:
+            provider: ``openai``, ``anthropic``, ``mcp`` or ``agentspec``; None: all of them.
+            strict: Whether OpenAI's strict mode is asked for.
+
+        Raises:
+            DefinitionError: There is no such provider.
+        """
+        from heddle.tools.exports.lint import lint
+
+        return lint(self, provider, strict=strict)
 
 
 def _register(tool: ToolDef, entries: dict[str, _Entry]) -> None:
