@@ -11,6 +11,7 @@ The rooms, in the order in which they may import each other:
 
     errors, strictjson, limits, results    values
     ids                                    names of operations and attempts
+    expressions                            short texts that compute, each in a small process of its own
     redaction                              what is masked in what is recorded and quoted
     logs, threads                          the library's logger; work in threads
     process                                run one program to its end
@@ -24,6 +25,7 @@ The rooms, in the order in which they may import each other:
     operations                             the journal: what is set out to do, and what came of it
     places                                 where the calls of a scope are run
     runner                                 how calls share a machine
+    pipelines                              tools that are a few steps, and the routes to them
     portal, twins, blocking, aio           the same runner for synchronous and asyncio hosts
     callers, otel                          what stands in for a runner; traces
     testing                                fakes and checks for hosts, tools and custom runners
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
         DefinitionError,
         HeddleError,
         JournalError,
+        RouteError,
         RunnerClosed,
         SandboxUnavailable,
         StrictJsonError,
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
     )
     from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, Limits
     from heddle.operations import Journal
+    from heddle.pipelines import Exchange, Pipeline, Router, load_tools
     from heddle.results import CallReport, Failed, FailureKind, Returned, ToolResult
     from heddle.runner import Runner, Scope
     from heddle.sandbox.policy import Sandbox
@@ -80,6 +84,7 @@ __all__ = [
     "CallReport",
     "DefinitionError",
     "Environment",
+    "Exchange",
     "Failed",
     "FailureKind",
     "FieldDef",
@@ -90,9 +95,12 @@ __all__ = [
     "Limits",
     "Mount",
     "Notice",
+    "Pipeline",
     "Program",
     "Registry",
     "Returned",
+    "RouteError",
+    "Router",
     "Rule",
     "Runner",
     "RunnerClosed",
@@ -111,6 +119,7 @@ __all__ = [
     "WrongLoop",
     "WrongProcess",
     "discover_tools",
+    "load_tools",
     "tool",
 ]
 
@@ -120,6 +129,7 @@ _ROOMS = {
         "DefinitionError",
         "HeddleError",
         "JournalError",
+        "RouteError",
         "RunnerClosed",
         "SandboxUnavailable",
         "StrictJsonError",
@@ -130,6 +140,7 @@ _ROOMS = {
     ),
     "heddle.limits": ("DEFAULT_LIMITS", "HOST_CEILING", "Limits"),
     "heddle.operations": ("Journal",),
+    "heddle.pipelines": ("Exchange", "Pipeline", "Router", "load_tools"),
     "heddle.results": ("CallReport", "Failed", "FailureKind", "Returned", "ToolResult"),
     "heddle.runner": ("Runner", "Scope"),
     "heddle.sandbox.policy": ("Sandbox",),

@@ -9,12 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from heddle.results import Failed, ToolResult
+    from heddle.strictjson import JSON
 
 __all__ = [
     "DefinitionError",
     "HeddleError",
     "JournalError",
+    "RouteError",
     "RunnerClosed",
     "SandboxUnavailable",
     "StrictJsonError",
@@ -96,6 +100,20 @@ class WrongProcess(HeddleError):
             f"this {what} was opened in process {opened_in} and cannot be used in its child {used_in}: "
             f"open a {what} after the fork"
         )
+
+
+class RouteError(HeddleError):
+    """What was sent along a route did not arrive: a tool or a step has failed.
+
+    Attributes:
+        failed: The `Failed` that says everything.
+        headers: Those of the exchange when it failed: they name the tool that was called last.
+    """
+
+    def __init__(self, failed: Failed, headers: Mapping[str, JSON]) -> None:
+        self.failed = failed
+        self.headers = headers
+        super().__init__(failed.message)
 
 
 class ToolFailed(HeddleError):

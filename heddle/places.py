@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from heddle.environment import Environment
+    from heddle.expressions import Evaluator
     from heddle.limits import Limits
     from heddle.process import Backend, BackendSession, Command, Launcher, LauncherSession
     from heddle.process.values import Exit
@@ -58,10 +59,12 @@ class ScopePlace:
         slots: trio.Semaphore,
         threads: Threads,
         removals: Removals,
+        evaluator: Evaluator,
         elsewhere: Elsewhere | None = None,
     ) -> None:
         self.workspace = workspace
         self.threads = threads
+        self.evaluator = evaluator
         self.tier: str = launcher.tier
         self.guarantees: Mapping[str, str] = launcher.guarantees
         self._environment = environment

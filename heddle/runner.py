@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
 
 import attrs
@@ -21,7 +22,8 @@ import trio
 
 from heddle.environment import Environment
 from heddle.errors import DefinitionError, RunnerClosed, SandboxUnavailable, WrongLoop, WrongProcess
-from heddle.ids import fresh_id
+from heddle.expressions import Evaluator
+from heddle.ids import MOST_ID_CHARS, fresh_id, part_of
 from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, PROCESS_LIMITS, Limits
 from heddle.listening import Listening, News
 from heddle.logs import logger
@@ -41,7 +43,7 @@ from heddle.results import CallReport, Failed, FailureKind, ToolResult
 from heddle.sandbox.policy import CONFINED_LIMITS, Confinement, Grant, Sandbox
 from heddle.sandbox.tiers import Tier
 from heddle.threads import MOST_LEFT, Threads, in_thread
-from heddle.tools.definition import Function, Program, ToolDef
+from heddle.tools.definition import Composed, Function, Program, ToolDef
 from heddle.tools.registry import Registry
 from heddle.walk import Call, walk
 from heddle.workspace import ScopeReport, Workspace
@@ -68,8 +70,9 @@ __all__ = ["Runner", "Scope"]
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
-# Longer than any id in use; it has to fit an environment variable and a request.
-MOST_ID_CHARS = 255
+# 16: deeper than anybody reads; a pipeline that calls itself is found before it costs much.
+MOST_DEPTH = 16
+ONCE = Retries(0, 0.0)
 # An unknown name comes from a model and may be anything; this much of it is shown.
 SHOWN_CHARS = 60
 
@@ -211,6 +214,7 @@ class Runner:
                 launcher=launcher,
                 slots=trio.Semaphore(self._max_concurrent),
                 threads=Threads(self._max_concurrent + MOST_LEFT),
+                evaluator=await stack.enter_async_context(Evaluator()),
                 stock=stock,
                 stack=stack.pop_all(),
             )
@@ -356,7 +360,7 @@ class Runner:
             async with AsyncExitStack() as stack:
                 if is_filled:
                     await workspace.make()
-                if any(map(_is_program, self._with_witnesses(wanted))):
+                if any(map(_is_program, self._reachable(wanted))):
                     await place.open_session(
                         stack, opened.launcher, self._backend, lambda: self._confinement(workspace, registry)
                     )
@@ -439,19 +443,28 @@ class Runner:
             )
         return self._open
 
-    def _with_witnesses(self, tools: Iterable[ToolDef]) -> list[ToolDef]:
-        """Return tools, and those that are asked what became of their operations."""
-        found = list(tools)
-        if self._journal is not None:
-            names = {tool.reconcile for tool in found} - {None, *(tool.name for tool in found)}
-            found += [tool for tool in self.registry if tool.name in names]
-        return found
+    def _reachable(self, tools: Iterable[ToolDef]) -> Iterable[ToolDef]:
+        """Return tools, and those that are called for them: by pipelines, and to ask what became of an operation."""
+        found = {tool.name: tool for tool in tools}
+        new = list(found.values())
+        while new:
+            tool = new.pop()
+            names = set[str]()
+            if self._journal is not None and tool.reconcile is not None:
+                names.add(tool.reconcile)
+            if isinstance(tool.implementation, Composed):
+                names |= tool.implementation.targets
+            others = [self.registry[name] for name in names if name in self.registry and name not in found]
+            found |= {other.name: other for other in others}
+            new += others
+        return found.values()
 
     def _limits_for(self, tool: ToolDef, given: Limits | None) -> Limits:
-        if given is not None and isinstance(tool.implementation, Function):
+        if given is not None and isinstance(tool.implementation, (Function, Composed)):
             for name in PROCESS_LIMITS:
                 if getattr(given, name) is not None:
-                    raise SandboxUnavailable(f"limits.{name}", f'"{tool.name}" is a Python function; leave it out')
+                    kind = "Python function" if isinstance(tool.implementation, Function) else "pipeline"
+                    raise SandboxUnavailable(f"limits.{name}", f'"{tool.name}" is a {kind}; leave it out')
         held = self._held.get(tool.name)
         if held is None:
             declared = self._usual if tool.limits is None else tool.limits.or_else(self._usual)
@@ -522,6 +535,7 @@ class _Open:
     launcher: Launcher
     slots: trio.Semaphore
     threads: Threads
+    evaluator: Evaluator
     stock: Stock
     stack: AsyncExitStack
     scopes: set[Scope] = attrs.field(factory=set["Scope"])
@@ -537,6 +551,7 @@ class _Wish:
     limits: Limits | None
     cwd: str | Path | None
     bare_string: bool
+    parent: Call | None = None
 
 
 class Scope:
@@ -557,6 +572,7 @@ class Scope:
             launcher=opened.launcher,
             slots=opened.slots,
             threads=opened.threads,
+            evaluator=opened.evaluator,
             removals=opened.removals,
             elsewhere=runner._elsewhere,  # noqa: SLF001 - one room
         )
@@ -602,11 +618,13 @@ class Scope:
 
     async def _try(self, wish: _Wish, operation_id: str, began: float) -> ToolResult:
         """Make one attempt at an operation, and return how it went."""
-        name, arguments = wish.name, wish.arguments
+        name, arguments, parent = wish.name, wish.arguments, wish.parent
         if self._over:
             raise RunnerClosed("this scope is over: call it inside its `async with` block")
         attempt_id = fresh_id()
-        tool = self.registry[name] if name in self.registry else None  # noqa: SIM401 - a registry is no dict
+        # A part of a call need not be one that may be called by itself.
+        registry = self.registry if parent is None else self._runner.registry
+        tool = registry[name] if name in registry else None  # noqa: SIM401 - a registry is no dict
         news: AbstractContextManager[News | None] = nullcontext()
         if self._listening.wants_news:
             news = News(self._listening, tool, arguments, name=name, operation_id=operation_id, attempt_id=attempt_id)
@@ -615,11 +633,12 @@ class Scope:
                 report = CallReport(tool=name, operation_id=operation_id, attempt_id=attempt_id)
                 result: ToolResult = attrs.evolve(self._not_callable(name), report=report)
             else:
-                if wish.cwd is not None and isinstance(tool.implementation, Function):
-                    raise DefinitionError(f'cwd is for programs, and "{name}" is a Python function; leave it out')
+                if wish.cwd is not None and not isinstance(tool.implementation, (Program, NoneType)):
+                    kind = "a Python function" if isinstance(tool.implementation, Function) else "a pipeline"
+                    raise DefinitionError(f'cwd is for programs, and "{name}" is {kind}; leave it out')
                 call = Call(
                     tool=tool,
-                    compiled=self.registry.compiled(name),
+                    compiled=registry.compiled(name),
                     arguments=arguments,
                     limits=self._runner._limits_for(tool, wish.limits),  # noqa: SLF001
                     bare_string=wish.bare_string,
@@ -630,6 +649,10 @@ class Scope:
                     began=began,
                     news=told,
                     permit=self._permit if self._has_to_ask(tool) else None,
+                    catalogue=self._runner.registry,
+                    nested=self._nested,
+                    parent=parent,
+                    depth=0 if parent is None else parent.depth + 1,
                 )
                 result = await self._unless_closed(self._walked, call)
             if told is not None:
@@ -690,8 +713,23 @@ class Scope:
                     self._idle.set()
         raise RunnerClosed("the runner or the scope was closed while this call ran; it was ended")
 
+    async def _nested(self, parent: Call, name: str, arguments: Mapping[str, object], step: str) -> ToolResult:
+        """Call a tool as a part of another call, under an operation of its own that is the same in every try."""
+        if parent.depth >= MOST_DEPTH:
+            said = f'tool "{name}" was not called: {MOST_DEPTH} pipelines call each other already. '
+            return Failed(
+                FailureKind.DENIED, said + "One of them calls itself, or they have to be fewer.", code="depth"
+            )
+        wish = _Wish(name, arguments, None, None, bare_string=False, parent=parent)
+        return await self._call(wish, part_of(parent.operation_id, step), ONCE, trio.current_time())
+
     def _has_to_ask(self, tool: ToolDef) -> bool:
-        return self._runner._approve is not None and tool.side_effects != "read" and tool.implementation is not None  # noqa: SLF001
+        """Return whether the host is asked. What a pipeline has called is asked about when that is called."""
+        if self._runner._approve is None or tool.implementation is None:  # noqa: SLF001
+            return False
+        return (
+            tool.side_effects == "write" if isinstance(tool.implementation, Composed) else tool.side_effects != "read"
+        )
 
     async def _permit(self, call: Call, arguments: dict[str, JSON]) -> Failed | None:
         """Ask the host whether a call may be made; what it is not allowed to do is said by the failure."""

@@ -15,13 +15,13 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, TypeVarTuple
 
 import attrs
 import trio
 
 from heddle import strictjson
-from heddle.errors import StrictJsonError, ToolError
+from heddle.errors import HeddleError, StrictJsonError, ToolError
 from heddle.limits import Limits
 from heddle.listening import News
 from heddle.logs import logger
@@ -34,10 +34,13 @@ from heddle.results import CallReport, Failed, FailureKind, Returned, ToolResult
 from heddle.strictjson import JSON
 from heddle.threads import MOST_LEFT, NO_THREAD, NOT_ENDED, in_thread
 from heddle.tools.checking import CompiledTool, failure_text
-from heddle.tools.definition import Function, Program, ToolContext, ToolDef, Violation
+from heddle.tools.definition import Composed, Function, Program, ToolContext, ToolDef, Violation
+from heddle.tools.jsontypes import is_mapping
+from heddle.tools.registry import Registry
 from heddle.tools.structuring import ArgumentsRefused, to_json
 
 if TYPE_CHECKING:
+    from heddle.expressions import Evaluator, Expression
     from heddle.redaction import Redactor
     from heddle.threads import Threads
     from heddle.workspace import Workspace
@@ -108,6 +111,14 @@ class Place(Protocol):
         """Where its synchronous functions run."""
         ...
 
+    @property
+    def evaluator(self) -> Evaluator:
+        """Where the expressions of its pipelines are evaluated."""
+        ...
+
+
+Nested: TypeAlias = "Callable[[Call, str, Mapping[str, object], str], Awaitable[ToolResult]]"
+
 
 @attrs.define(eq=False, kw_only=True)
 class Call:
@@ -126,6 +137,10 @@ class Call:
     news: News | None = None
     permit: Callable[[Call, dict[str, JSON]], Awaitable[Failed | None]] | None = None  # asks whether it may be made
     before_start: Callable[[], Awaitable[None]] | None = None  # what has to be done before the tool may be started
+    catalogue: Registry | None = None  # what parts of it may call
+    nested: Nested | None = None  # has another tool called as a part of this call
+    parent: Call | None = None  # of which it is a part
+    depth: int = 0
     # What is known so far; the result is made of it.
     large: bool = False
     is_left: bool = False
@@ -139,8 +154,15 @@ class Call:
         self.started_at = datetime.datetime.now(datetime.UTC)
         self.started_time = trio.current_time()
 
+    async def starts_once(self) -> None:
+        """Note that something is brought about, if that is the first."""
+        if self.started_at is None:
+            await self.starts()
+
     async def is_about_to_start(self) -> None:
         """Do what has to be done before the tool is started, and tell whoever listens."""
+        if self.parent is not None:
+            await self.parent.starts_once()
         if self.before_start is not None:
             await self.before_start()
         if self.news is not None:
@@ -150,6 +172,8 @@ class Call:
         """Return `failure` with what this call knows: whether it started, whether it may be made again, its report."""
         started = self.started_at is not None
         may = verdict(started=started, side_effects=self.tool.side_effects, retry=self.tool.retry)
+        if isinstance(self.tool.implementation, Composed) and failure.retry == "blocked":
+            may = "blocked"  # a part of it may not be made again
         redactor = self.redactor
         return attrs.evolve(
             failure,
@@ -187,6 +211,8 @@ async def walk(call: Call) -> ToolResult:
             reply = await _run_program(call, program, checked)
         case Function() as function:
             reply = await _call_function(call, function, checked)
+        case Composed() as composed:
+            reply = await _compose(call, composed, checked)
         case _:
             reply = _unsupported(call.tool)
     if isinstance(reply, Failed):
@@ -219,7 +245,7 @@ def _takes_long(call: Call, value: object) -> bool:
 async def _check_arguments(call: Call) -> dict[str, JSON] | Failed:
     given = call.arguments
     call.large = _takes_long(call, given)
-    return await _aside(call, call.large, _checked, call)
+    return await _aside(call, call.large or call.compiled.waits, _checked, call)
 
 
 def _checked(call: Call) -> dict[str, JSON] | Failed:
@@ -586,6 +612,73 @@ def _result(call: Call, function: Function, value: object) -> Reply | Failed:
     if _is_over(most, size):
         return Failed(FailureKind.TOO_LARGE, f'tool "{tool}" returned {size:,} bytes; a result may have {most:,}.')
     return _checked_output(call, Reply(data))
+
+
+# Pipelines
+
+
+@attrs.frozen
+class _Visit:
+    """What a call offers to an implementation that has other tools called."""
+
+    _call: Call
+
+    async def call(self, tool: str, arguments: Mapping[str, object], step: str) -> ToolResult:
+        assert self._call.nested is not None  # noqa: S101 - every call of a scope has it
+        return await self._call.nested(self._call, tool, arguments, step)
+
+    def describe(self, tool: str) -> str:
+        catalogue = self._call.catalogue
+        return catalogue[tool].description if catalogue is not None and tool in catalogue else ""
+
+    async def evaluate(self, expression: Expression, names: Mapping[str, JSON]) -> JSON:
+        return await self._call.place.evaluator.evaluate(expression, names)
+
+    async def begins(self) -> None:
+        await self._call.starts_once()
+
+
+async def _compose(call: Call, composed: Composed, arguments: dict[str, JSON]) -> Reply | Failed:
+    """Run a pipeline. It has started when the first of what it has called has."""
+    started_at, started_time = datetime.datetime.now(datetime.UTC), trio.current_time()
+    body = _bare(call.tool, arguments) if call.bare_string else arguments
+    wall_seconds = call.limits.wall_seconds
+    outcome: JSON | Failed = _late(call)
+    with trio.move_on_after(math.inf if wall_seconds is None else wall_seconds):
+        try:
+            outcome = await composed.run(call.tool.name, body, _Visit(call))
+        except (Exception, SystemExit) as error:
+            if isinstance(error, HeddleError) and not isinstance(error, ToolError):
+                raise  # the host's to mend
+            outcome = _raised(call, error)
+    call.report = CallReport(
+        tool=call.tool.name,
+        operation_id=call.operation_id,
+        attempt_id=call.attempt_id,
+        started_at=started_at,
+        waited_s=started_time - call.began,
+        duration_s=trio.current_time() - started_time,
+        tier="in_process",
+    )
+    if isinstance(outcome, Failed):
+        return outcome
+    # What is published of its result is not enforced: it is whatever its steps have made.
+    size = len(strictjson.encoded(outcome))
+    if _is_over(call.limits.stdout_bytes, size):
+        said = f'tool "{call.tool.name}" returned {size:,} bytes; a result may have {call.limits.stdout_bytes:,}.'
+        return Failed(FailureKind.TOO_LARGE, said)
+    return Reply(outcome)
+
+
+def _bare(tool: ToolDef, arguments: dict[str, JSON]) -> JSON:
+    """Return the only argument of a tool that takes one string and nothing else, as its steps would rather have it."""
+    declared = tool.input_schema.get("properties", {})
+    if len(declared) != 1:
+        return arguments
+    ((name, schema),) = declared.items()
+    is_text = is_mapping(schema) and schema.get("type") == "string"
+    value = arguments.get(name)
+    return value if is_text and set(arguments) == {name} and isinstance(value, str) else arguments
 
 
 # Results

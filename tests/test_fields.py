@@ -277,11 +277,30 @@ def test_a_filled_default_is_a_copy_each_time_and_the_definition_may_change() ->
     assert judge.filled({}) == {"x": [1]}
 
 
-def test_a_default_is_judged_like_any_value() -> None:
-    assert checker({"x": FieldDef("string", default=5)}).check({}) == (
-        {"x": 5},
-        (Violation("x", "type", "must be a string, not a number"),),
-    )
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        (FieldDef("string", default=5), "field x: its default would not pass: must be a string, not a number"),
+        (
+            FieldDef("string", default="c", enum=["a", "b"]),
+            'field x: its default would not pass: must be one of "a", "b"',
+        ),
+        (
+            FieldDef("object", fields={"y": FieldDef("integer")}, default={"y": "a"}),
+            "field x: its default would not pass: y: must be an integer, not a string",
+        ),
+        (
+            FieldDef("array", items=FieldDef("object", fields={"y": FieldDef("integer", default="a")})),
+            "field x.items.y: its default would not pass: must be an integer, not a string",
+        ),
+    ],
+)
+def test_a_default_that_would_not_pass_is_refused(field: FieldDef, said: str) -> None:
+    """It would fail calls whose callers have not given it."""
+    with pytest.raises(DefinitionError) as refused:
+        checker({"x": field})
+
+    assert str(refused.value) == said
 
 
 @pytest.mark.parametrize(

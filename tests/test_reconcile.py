@@ -19,7 +19,7 @@ import heddle
 from heddle.operations import Journal, Operation
 from heddle.operations.records import Asked, digest_of
 from tests.hosting import ROOT
-from tests.support import wait_until
+from tests.support import Toolbox, wait_until
 
 # A bank with a book: it may write the payment down, and not say so; and it can be asked.
 BANK = """\
@@ -424,6 +424,19 @@ def test_reading_a_manifest_fetches_nothing(bank: Bank, key: str) -> None:
 
         with pytest.raises(TimeoutError):
             server.accept()
+
+
+async def test_the_file_beside_a_tool_may_name_who_is_asked(toolbox: Toolbox, journal: Journal) -> None:
+    toolbox.sh("pay", "exit 3")
+    toolbox.sh("status", """echo '{"outcome": "happened", "data": {"receipt": 7}}'""")
+    toolbox.add("pay.tool.json", json.dumps({"sideEffects": "write", "reconcile": "status"}), mode=0o644)
+    toolbox.add("status.tool.json", json.dumps({"sideEffects": "read"}), mode=0o644)
+
+    async with heddle.Runner(toolbox.registry(), journal=journal) as runner:
+        await runner.call("pay", operation_id="op")
+        second = await runner.call("pay", operation_id="op")
+
+    assert second == heddle.Returned({"receipt": 7})
 
 
 def test_a_description_says_who_is_asked(bank: Bank) -> None:

@@ -331,7 +331,7 @@ title: 5
             ("validate: {rules: [x]}", 'validate.rules[0] must be an object, not "x"'),
             ("sandbox: {network: open}", 'sandbox.network must be host or none, not "open"'),
             ("sandbox: {write: [/]}", 'unknown key "write" in sandbox; there may be network'),
-            ("reconcile: {}", "reconcile: finding out the outcome of an interrupted call is not supported"),
+            ("reconcile: {}", "reconcile must be text, not an object"),
         ],
     )
     def test_a_wrong_key_is_named_with_what_is_wanted(self, folder: Path, text: str, problem: str) -> None:
@@ -360,20 +360,41 @@ title: 5
         ]
         assert load(folder, "name: my_tool", "my tool.tool.yaml").name == "my_tool"
 
-    def test_a_rule_written_as_text_is_refused_by_its_name(self, folder: Path) -> None:
+    def test_a_rule_that_cannot_be_read_is_refused_with_its_line(self, folder: Path) -> None:
         """It would be unsafe to leave out what the author wants checked."""
         text = """\
 validate:
   rules:
-    - {name: short, expr: 'len(args["text"]) < 1000', reason: too long}
-    - {expr: 'true'}
+    - {name: short, expr: 'len(args["text"] < 1000', reason: too long}
+    - {expr: 'True'}
+    - {name: other, expr: 'arg["text"]', raeson: no}
 """
 
-        why = "rules written as text are not supported by this version; remove it, or check the arguments in the tool"
-        assert refused(folder, text) == [
-            f'x.tool.yaml, line 3: rule "short": {why}',
-            f'x.tool.yaml, line 4: rule "number 2": {why}',
+        said = refused(folder, text)
+
+        assert [line.split(": ", 1)[0] for line in said] == [
+            "x.tool.yaml, line 3",
+            "x.tool.yaml, line 4",
+            "x.tool.yaml, line 5",
+            "x.tool.yaml, line 5",
         ]
+        assert "validate.rules[0].expr: line 1, column " in said[0]
+        assert "validate.rules[1].name is missing" in said[1]
+        assert any('did you mean "reason"?' in line for line in said)
+        assert any("arg" in line and "args" in line for line in said)
+
+    def test_a_rule_is_asked_about_the_arguments(self, folder: Path) -> None:
+        text = """\
+validate:
+  rules:
+    - {name: short, expr: 'len(args["text"]) < 5', reason: too long}
+"""
+        tool = load(folder, text)
+
+        (rule,) = tool.validation.rules
+
+        assert (rule.name, rule.reason) == ("short", "too long")
+        assert [rule.check({"text": each}) for each in ("abc", "abcdef", 5)] == [True, False, False]
 
     def test_a_file_of_several_tools_is_no_sidecar(self, folder: Path) -> None:
         """Who asks for the one tool of a file is told where several are found."""

@@ -186,8 +186,8 @@ def test_a_file_that_is_no_document_at_all_is_a_problem_of_that_file(folder: Pat
         (
             "notes.yaml",
             (
-                "{}/notes.yaml is no document that heddle knows: what describes a tool is called NAME.tool.yaml, and "
-                "what describes several has actions"
+                "{}/notes.yaml is no document that heddle knows: what describes a tool is called NAME.tool.yaml, "
+                "what describes several has actions, and what describes routes has tools, workflows or agents"
             ),
         ),
     ],

@@ -24,6 +24,7 @@ from heddle.cli.doctor import doctor
 from heddle.cli.exports import FORMATS, lint
 from heddle.cli.new import new
 from heddle.cli.operations import operations
+from heddle.cli.send import send
 from heddle.cli.validate import validate
 from heddle.environment import Environment
 from heddle.errors import DefinitionError, HeddleError, JournalError, StrictJsonError
@@ -73,6 +74,7 @@ heddle.add_command(doctor)
 heddle.add_command(completion)
 heddle.add_command(operations)
 heddle.add_command(validate)
+heddle.add_command(send)
 heddle.add_command(lint)
 
 

@@ -70,23 +70,30 @@ class Kind:
 
     Attributes:
         holds: Whether a document is of this kind.
-        judge: Returns what is found in the file.
+        judge: Returns what is found in the file, and in the folder of tools that it may use.
     """
 
     holds: Callable[[Document], bool]
-    judge: Callable[[Path], Verdict]
+    judge: Callable[[Path, Path | None], Verdict]
 
 
 @click.command()
 @click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
+@click.option(
+    "--tools-dir",
+    metavar="DIR",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="The tools that the steps of routes may call beside their own.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def validate(path: Path, *, as_json: bool) -> None:
+def validate(path: Path, *, tools_dir: Path | None, as_json: bool) -> None:
     """Say everything that is wrong with PATH.
 
-    PATH is a folder of tools, or one file that describes some. The exit status is 1 where something is wrong.
+    PATH is a folder of tools, one file that describes some, or a document of routes. The exit status is 1 where
+    something is wrong.
     """
     try:
-        verdict = _judged(path)
+        verdict = _judged(path, tools_dir)
     except DefinitionError as error:
         refuse(str(error))
     except OSError as error:
@@ -99,7 +106,7 @@ def validate(path: Path, *, as_json: bool) -> None:
     sys.exit(0 if verdict.is_sound else 1)
 
 
-def _judged(path: Path) -> Verdict:
+def _judged(path: Path, tools_dir: Path | None) -> Verdict:
     """Return what is found in a folder or a file.
 
     Raises:
@@ -117,10 +124,10 @@ def _judged(path: Path) -> Verdict:
         return Verdict("document", problems=broken.problems)
     for kind in KINDS:
         if kind.holds(document):
-            return kind.judge(path)
+            return kind.judge(path, tools_dir)
     raise DefinitionError(
-        f"{path} is no document that heddle knows: what describes a tool is called NAME.tool.yaml, and what describes "
-        "several has actions"
+        f"{path} is no document that heddle knows: what describes a tool is called NAME.tool.yaml, what describes "
+        "several has actions, and what describes routes has tools, workflows or agents"
     )
 
 
@@ -132,8 +139,28 @@ def _judge_folder(path: Path) -> Verdict:
     return _tools(lambda: discover_tools(path))
 
 
-def _judge_tools(path: Path) -> Verdict:
+def _judge_tools(path: Path, _tools_dir: Path | None) -> Verdict:
     return _tools(lambda: described_tools(path))
+
+
+def _describes_routes(document: Document) -> bool:
+    value = document.value
+    return isinstance(value, dict) and any(isinstance(value.get(key), list) for key in ("tools", "workflows", "agents"))
+
+
+def _judge_routes(path: Path, tools_dir: Path | None) -> Verdict:
+    from heddle.pipelines.documents import load_routes
+
+    try:
+        given = None if tools_dir is None else discover_tools(tools_dir)
+        found = load_routes(path, tools=given, lets_routes_be=True)
+    except BrokenDocument as broken:
+        return Verdict("route", problems=broken.problems)
+    own = [tool.name for tool in found.tools if given is None or tool.name not in given]
+    names = (*(f"tool://{name}" for name in own), *(f"direct://{name}" for name in found.routes))
+    said = "no workflow is there; the host has to give a handler"
+    notices = [Notice(str(path), "missing_handler", f"direct://{name}: {said}") for name in found.missing]
+    return Verdict("route", names, notices=tuple(notices))
 
 
 def _tools(find: Callable[[], Registry]) -> Verdict:
@@ -145,7 +172,7 @@ def _tools(find: Callable[[], Registry]) -> Verdict:
 
 
 # In the order in which they are asked.
-KINDS: tuple[Kind, ...] = (Kind(_describes_tools, _judge_tools),)
+KINDS: tuple[Kind, ...] = (Kind(_describes_tools, _judge_tools), Kind(_describes_routes, _judge_routes))
 
 
 def _lines(verdict: Verdict) -> Iterable[str]:

@@ -55,6 +55,11 @@ class CompiledTool:
         """Whether judging a few hundred characters may take milliseconds."""
         return self.arguments.is_slow or (self.output is not None and self.output.is_slow)
 
+    @property
+    def waits(self) -> bool:
+        """Whether judging arguments may wait for something: for a rule that another process works out."""
+        return any(getattr(rule.check, "waits", False) for rule in self.tool.validation.rules)
+
     def check_arguments(self, arguments: dict[str, JSON]) -> dict[str, JSON] | tuple[Violation, ...]:
         """Return the arguments with their defaults, or all that is wrong with them. `arguments` stay as they were.
 

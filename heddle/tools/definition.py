@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import abc
 import enum
 import functools
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, get_args
 
 import attrs
 
@@ -21,10 +22,14 @@ from heddle.tools.inventory import Inventory
 if TYPE_CHECKING:
     from typing import Self
 
+    from heddle.expressions import Expression
+    from heddle.results import Failed, ToolResult
+
 
 __all__ = [
     "TOOL_NAME",
     "UNSET",
+    "Composed",
     "FieldDef",
     "Function",
     "Implementation",
@@ -35,6 +40,7 @@ __all__ = [
     "ToolDef",
     "Validation",
     "Violation",
+    "Visit",
     "refuse_process_limits",
 ]
 
@@ -123,7 +129,8 @@ class Rule:
     """One rule over all arguments of a call, checked after the schema.
 
     Attributes:
-        check: Gets the arguments; a false result or an exception is a violation.
+        check: Gets the arguments; a false result or an exception is a violation. It is asked in a thread where it has
+            ``waits = True``, and else must not wait for anything.
         reason: What the caller reads then.
     """
 
@@ -232,7 +239,52 @@ class Function:
         return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
-Implementation: TypeAlias = Program | Function
+class Visit(Protocol):
+    """What a call offers to a `Composed` implementation while it runs."""
+
+    async def call(self, tool: str, arguments: Mapping[str, object], step: str) -> ToolResult:
+        """Have a tool called as a part of this call, in the same scope, with the whole walk of a call of its own.
+
+        Args:
+            tool: Its name; any of the runner's.
+            arguments: What it is given.
+            step: Where in the implementation that is: the same place has the same operation when it is tried again.
+        """
+        ...
+
+    def describe(self, tool: str) -> str:
+        """Return what a tool is for; empty where there is none, or it does not say."""
+        ...
+
+    async def evaluate(self, expression: Expression, names: Mapping[str, JSON]) -> JSON:
+        """Return what an expression comes to; it raises `heddle.expressions.ExpressionFailed`."""
+        ...
+
+    async def begins(self) -> None:
+        """Say that something is about to be brought about by other code than a tool's."""
+        ...
+
+
+class Composed(abc.ABC):
+    """A tool that starts nothing itself, and has other tools called: `heddle.Pipeline` is one."""
+
+    @property
+    @abc.abstractmethod
+    def targets(self) -> frozenset[str]:
+        """The names of the tools that it may have called."""
+
+    @abc.abstractmethod
+    async def run(self, tool: str, body: JSON, visit: Visit) -> JSON | Failed:
+        """Return what it makes of its arguments, or why it could not.
+
+        Args:
+            tool: The name under which it was called.
+            body: The arguments, its own to change.
+            visit: What the call offers.
+        """
+
+
+Implementation: TypeAlias = Program | Function | Composed
 
 
 @attrs.frozen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
@@ -160,10 +160,11 @@ class FieldChecker:
             strict: A number with a fraction is no ``integer``.
 
         Raises:
-            DefinitionError: A field is not well formed; it is named.
+            DefinitionError: A field is not well formed, or has a default that it would not let pass; it is named.
         """
         self._fields = _own_copy(fields, ())
         self._strict = strict
+        self._refuse_defaults(self._fields, ())
 
     def check(self, value: JSON) -> tuple[JSON, tuple[Violation, ...]]:
         """Return `value` with its defaults filled in, and what is wrong with it then. `value` stays as it was."""
@@ -179,6 +180,17 @@ class FieldChecker:
         if not isinstance(value, dict):
             return (Violation("", "type", wording.wrong_type(["object"], value)),)
         return wording.listed(self._in_object(self._fields, value, ()))
+
+    def _refuse_defaults(self, fields: Mapping[str, FieldDef], path: wording.Path) -> None:
+        for name, field in fields.items():
+            here = (*path, name)
+            if field.default is not UNSET and field.default is not None:
+                filled = _filled_field(field, cast("JSON", field.default))
+                for violation in self._in_field(field, filled, ()):
+                    raise _malformed(here, f"its default would not pass: {violation}")
+            self._refuse_defaults(field.fields or {}, here)
+            if field.items is not None:
+                self._refuse_defaults({"items": field.items}, here)
 
     def _in_object(
         self, fields: Mapping[str, FieldDef], value: dict[str, JSON], path: wording.Path

@@ -35,15 +35,17 @@ class Section:
     Attributes:
         steps: The way from the document's value to this object.
         problems: Shared by all sections of one document.
+        shows_columns: Whether a problem says the column too, as in documents that are more than a list of keys.
     """
 
     document: Document
     value: Mapping[str, JSON]
     steps: tuple[Step, ...] = ()
     problems: list[Problem] = attrs.field(factory=list[Problem])
+    shows_columns: bool = False
 
     @classmethod
-    def of(cls, document: Document) -> Section:
+    def of(cls, document: Document, *, shows_columns: bool = False) -> Section:
         """Return the section of all that a document says.
 
         Raises:
@@ -52,7 +54,7 @@ class Section:
         if not isinstance(document.value, dict):
             said = f"there must be an object here, not {_seen(document.value)}"
             raise BrokenDocument([Problem(path=document.path, message=said, line=document.line_of())])
-        return cls(document, document.value)
+        return cls(document, document.value, shows_columns=shows_columns)
 
     def label(self, *steps: Step) -> str:
         """Return what errors call the part that `steps` lead to from here: ``process.args[1]``."""
@@ -61,8 +63,10 @@ class Section:
 
     def refuse(self, problem: str, *steps: Step) -> None:
         """Note a problem with the part that `steps` lead to from here."""
-        line = self.document.line_of(*self.steps, *steps)
-        self.problems.append(Problem(path=self.document.path, message=problem, line=line, key=self.label(*steps)))
+        place = self.document.place_of(*self.steps, *steps)
+        column = place.column if self.shows_columns else 0
+        key = self.label(*steps)
+        self.problems.append(Problem(path=self.document.path, message=problem, line=place.line, column=column, key=key))
 
     def refuse_unknown(self, known: Collection[str]) -> None:
         """Note each key that is not among `known`, with the nearest one that is."""

@@ -1,7 +1,8 @@
 """Sidecars: ``NAME.tool.yaml``, ``.tool.yml`` or ``.tool.json`` beside an executable says what it takes and gives.
 
 One file is one tool, and every key is optional; files of several tools are for `heddle.tools.manifests`. All problems
-of a file are reported at once, each with its line. Reading a sidecar runs nothing.
+of a file are reported at once, each with its line. Reading a sidecar runs nothing: a rule that is written as text is
+compiled, in a process of heddle's own.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ import attrs
 from heddle.errors import DefinitionError
 from heddle.limits import Limits
 from heddle.results import Retry, SideEffects
-from heddle.tools.definition import ENVIRONMENT_NAME, TOOL_NAME, FieldDef, Program, ToolDef, Validation
+from heddle.tools.definition import ENVIRONMENT_NAME, TOOL_NAME, FieldDef, Program, Rule, ToolDef, Validation
 from heddle.tools.documents import excerpt, load_document, reason_of, shown
 from heddle.tools.sections import Section
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from heddle.strictjson import JSON
     from heddle.tools.documents import Document
@@ -32,12 +33,15 @@ __all__ = [
     "RETRIES",
     "SIDECAR_ENDINGS",
     "SIDE_EFFECTS",
+    "fields_of",
     "found_on_path",
     "has_actions",
+    "limits_of",
     "load_sidecar",
     "names_of_variables",
     "sidecar_stem",
     "tool_of",
+    "validation_of",
 ]
 
 SIDECAR_ENDINGS = (".tool.yaml", ".tool.yml", ".tool.json")
@@ -51,11 +55,6 @@ _PROTOCOLS: tuple[Literal["plain", "envelope"], ...] = ("plain", "envelope")
 _NETWORKS: tuple[Literal["host", "none"], ...] = ("host", "none")
 SIDE_EFFECTS: tuple[SideEffects, ...] = get_args(SideEffects)
 RETRIES: tuple[Retry, ...] = get_args(Retry)
-
-# Leaving these out silently would weaken what the author asked for. `extensions` is for other programs to read.
-_NOT_THERE = {
-    "reconcile": "finding out the outcome of an interrupted call is not supported by this version; remove the key",
-}
 
 
 def sidecar_stem(name: str) -> str | None:
@@ -107,19 +106,17 @@ def tool_of(document: Document, same_stem: Sequence[Path], *, closely: bool = Fa
     """
     top, path = Section.of(document), document.path
     top.refuse_unknown(_KEYS)
-    for key, why in _NOT_THERE.items():
-        if key in top.value:
-            top.refuse(f"{key}: {why}", key)
     described: dict[str, Any] = {
         "name": _name(top, path),
         "title": top.text("title", None),
         "description": top.text("description", ""),
         "side_effects": top.word("sideEffects", SIDE_EFFECTS, "unknown"),
         "retry": top.word("retry", RETRIES, "manual"),
+        "reconcile": top.text("reconcile", None),
         "annotations": top.mapping("annotations"),
         "revision": top.text("revision", "0"),
-        "limits": _limits(top),
-        "validation": _validation(top),
+        "limits": limits_of(top),
+        "validation": validation_of(top),
         "implementation": _program(top, path, same_stem),
         "origin": shown(path),
     }
@@ -149,9 +146,9 @@ class _Schemas:
                 top.refuse(f"{key} and {key}Schema say the same in two ways; keep one", f"{key}Schema")
         allows = top.value.get("outputSchema")
         return cls(
-            _fields(top, "input"),
+            fields_of(top, "input"),
             top.mapping("inputSchema"),
-            _fields(top, "output"),
+            fields_of(top, "output"),
             allows if isinstance(allows, bool) else top.mapping("outputSchema"),
         )
 
@@ -180,7 +177,8 @@ def _name(top: Section, path: Path) -> str:
     return name
 
 
-def _fields(top: Section, key: str) -> Mapping[str, FieldDef] | None:
+def fields_of(top: Section, key: str) -> Mapping[str, FieldDef] | None:
+    """Return the fields under a key; None where there is none."""
     if key not in top.value:
         return None
     from heddle.tools.fields import fields_from_document
@@ -210,7 +208,8 @@ def _refuse_unknown_in(field: Section) -> None:
             _refuse_unknown_in(nested)
 
 
-def _limits(top: Section) -> Limits | None:
+def limits_of(top: Section) -> Limits | None:
+    """Return the limits that a tool declares."""
     limits = top.section("limits")
     limits.refuse_unknown(("timeoutSeconds", "maxInputBytes", "maxResultBytes", "maxLogBytes"))
     if not limits.value:
@@ -223,17 +222,30 @@ def _limits(top: Section) -> Limits | None:
     )
 
 
-def _validation(top: Section) -> Validation:
+def validation_of(top: Section) -> Validation:
+    """Return how arguments are to be judged."""
     validate = top.section("validate")
     validate.refuse_unknown(("schema", "strict", "rules"))
-    for place, rule in enumerate(validate.objects("rules")):
-        name = rule.text("name", "") or f"number {place + 1}"
-        validate.refuse(
-            f'rule "{excerpt(name)}": rules written as text are not supported by this version; '
-            "remove it, or check the arguments in the tool",
-            *("rules", place),
-        )
-    return Validation(schema=validate.flag("schema", default=True), strict=validate.flag("strict", default=False))
+    return Validation(
+        schema=validate.flag("schema", default=True),
+        strict=validate.flag("strict", default=False),
+        rules=tuple(_rules(validate)),
+    )
+
+
+def _rules(validate: Section) -> Iterator[Rule]:
+    for rule in validate.objects("rules"):
+        rule.refuse_unknown(("name", "expr", "reason"))
+        rule.require(("name", "expr"))
+        name, text, reason = rule.full_text("name"), rule.full_text("expr"), rule.full_text("reason")
+        if not text.strip():
+            continue
+        from heddle.expressions import Expression, predicate
+
+        try:
+            yield Rule(name, predicate(Expression.parse(text, names=("args",))), reason or name)
+        except DefinitionError as error:
+            rule.refuse(f"{rule.label('expr')}: {error}", "expr")
 
 
 def _program(top: Section, path: Path, same_stem: Sequence[Path]) -> Program | None:
