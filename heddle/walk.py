@@ -8,6 +8,7 @@ Only running touches the operating system. A Python function takes the place of 
 from __future__ import annotations
 
 import datetime
+import inspect
 import logging
 import math
 import os
@@ -634,8 +635,20 @@ class _Visit:
     async def evaluate(self, expression: Expression, names: Mapping[str, JSON]) -> JSON:
         return await self._call.place.evaluator.evaluate(expression, names)
 
-    async def begins(self) -> None:
+    async def perform(self, function: Callable[[T], object], argument: T) -> object:
         await self._call.starts_once()
+        given = function(argument)
+        if not inspect.isawaitable(given):
+            return given
+        awaited: Awaitable[object] = given
+
+        async def itself() -> object:
+            return await awaited
+
+        return await self._call.place.await_function(itself, {}, self._leave)
+
+    def _leave(self, _is_running: Callable[[], bool]) -> None:
+        self._call.is_left = True
 
 
 async def _compose(call: Call, composed: Composed, arguments: dict[str, JSON]) -> Reply | Failed:

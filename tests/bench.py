@@ -417,6 +417,45 @@ async def importing(count: int) -> list[Row]:
     ]
 
 
+async def routes(count: int) -> list[Row]:
+    """What a tool of a few steps costs, in a scope: steps that compute nothing, a transform, routes in between."""
+    from heddle.pipelines import Script, SetHeader, Target, Transform
+
+    def nothing(_: heddle.Exchange) -> None: ...
+
+    def tool(name: str, *steps: Any, ways: Any = None) -> heddle.ToolDef:
+        fields = {"query": heddle.FieldDef("string", required=True), "limit": heddle.FieldDef("integer", default=10)}
+        return heddle.ToolDef.from_fields(name, input=fields, implementation=heddle.Pipeline(steps, ways or {}))
+
+    # Ten of the same kind in a row: a single one is too short to be told from the rest.
+    hops = {f"r{number}": (Target(f"direct://r{number + 1}"),) for number in range(10)} | {"r10": ()}
+    registry = heddle.Registry(
+        [
+            tool("steps", SetHeader("a", 1), Script(nothing)),
+            tool("transform", Transform("payload")),
+            tool("none"),
+            tool("hops", Target("direct://r0"), ways=hops),
+        ]
+    )
+
+    async with heddle.Runner(registry) as runner, runner.scope() as scope:
+
+        def call(name: str) -> Callable[[], Awaitable[object]]:
+            async def step() -> None:
+                assert (await scope.call(name, ARGUMENTS)).ok
+
+            return step
+
+        calls = [call(name) for name in ("steps", "transform", "none", "hops")]
+        await interleaved(5, *calls)
+        steps, transform, none, hopped = await interleaved(count, *calls)
+    return [
+        Row("tool:// of two steps, validated", steps * 1e6, "us", 250),
+        Row("tool:// of a transform, warm", transform * 1e3, "ms", 2),
+        Row("direct:// hop", (hopped - none) / 11 * 1e6, "us", 20),
+    ]
+
+
 async def journaled(count: int) -> list[Row]:
     """The same calls with a journal and without, one after another and eight at a time, and what a crash leaves."""
     with tempfile.TemporaryDirectory() as folder:
@@ -564,6 +603,7 @@ async def main(*, quick: bool) -> list[Row]:
     rows += await opening(10 if quick else 40)
     rows += await opening_confined(10 if quick else 40)
     rows += await importing(10 if quick else 40)
+    rows += await routes(count)
     rows += await journaled(count)
     return rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -563,6 +564,23 @@ async def test_a_long_operation_id_stays_one() -> None:
 def test_the_other_hosts_call_pipelines_too() -> None:
     with heddle.blocking.Runner([double, piped("p", Target("tool://double"))]) as runner:
         assert runner.call("p", {"n": 21}) == heddle.Returned({"n": 42})
+
+
+def test_an_asyncio_hosts_script_is_awaited_on_its_own_loop() -> None:
+    loops: list[object] = []
+
+    async def script(exchange: Exchange) -> str:
+        await asyncio.sleep(0)
+        loops.append(asyncio.get_running_loop())
+        return "done"
+
+    async def main() -> heddle.ToolResult:
+        loops.append(asyncio.get_running_loop())
+        async with heddle.aio.Runner([piped("p", Script(script))]) as runner:
+            return await runner.call("p")
+
+    assert asyncio.run(main()) == heddle.Returned("done")
+    assert loops[0] is loops[1]
 
 
 async def test_closing_a_runner_ends_a_pipeline(toolbox: Toolbox) -> None:

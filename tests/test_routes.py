@@ -166,6 +166,13 @@ async def test_a_route_takes_what_was_sent_and_gives_what_comes_out() -> None:
     }
 
 
+async def test_bytes_are_text_along_a_route() -> None:
+    async with router(routes={"ask": (Transform("payload + headers['mark']"),)}) as routes:
+        exchange = await routes.send("direct://ask", b"caf\xc3\xa9", headers={"mark": "?"})
+
+    assert exchange.body == "caf\u00e9?"
+
+
 async def test_one_route_leads_into_another_with_the_same_exchange() -> None:
     order: list[str] = []
     routes = {

@@ -52,6 +52,8 @@ class Evaluator:
         max_children: int = 2,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
+        if max_children < 1:
+            raise ValueError(f"max_children must be 1 or more, not {max_children!r}")
         self._limits = limits
         self._idle_seconds = idle_seconds
         self._free = trio.Semaphore(max_children)
@@ -112,7 +114,10 @@ class Evaluator:
             except BaseException:
                 await self._end(child)
                 raise
-            self._idle.append(child)
+            if self._open:
+                self._idle.append(child)
+            else:  # closed while the answer was on its way
+                await self._end(child)
             return answer
 
     def _taken(self) -> Child | None:

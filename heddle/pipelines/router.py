@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
@@ -20,7 +21,7 @@ from heddle.tools.registry import Registry
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Self
 
     from heddle.expressions import Expression
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from heddle.strictjson import JSON
 
 __all__ = ["Router"]
+
+T = TypeVar("T")
 
 
 class Router:
@@ -150,8 +153,10 @@ class Router:
 
 
 def _of_its_own(body: object) -> Any:
-    """Return a body that nobody else has. Bytes stay what they are: only a tool has them read."""
-    return body if body is None or isinstance(body, (str, bytes, bytearray)) else strictjson.normalized(body)
+    """Return a body that nobody else has, as JSON can say it: bytes are text."""
+    if isinstance(body, (bytes, bytearray)):
+        body = bytes(body).decode("utf-8", "replace")
+    return strictjson.normalized(body)
 
 
 @attrs.frozen
@@ -174,5 +179,6 @@ class _Sent:
     async def evaluate(self, expression: Expression, names: Mapping[str, JSON]) -> JSON:
         return await self._evaluator.evaluate(expression, names)
 
-    async def begins(self) -> None:
-        """Nothing has to be noted of what a route's own steps do."""
+    async def perform(self, function: Callable[[T], object], argument: T) -> object:
+        given = function(argument)
+        return await given if inspect.isawaitable(given) else given

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import TYPE_CHECKING
 
 import attrs
@@ -16,7 +15,7 @@ from heddle.results import Failed, FailureKind
 from heddle.tools.definition import Visit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from heddle.pipelines.steps import Step
     from heddle.strictjson import JSON
@@ -140,12 +139,8 @@ class Run:
         except ExpressionFailed as error:
             raise self._stopped(at, FailureKind.CRASHED, f"an expression failed: {error}", code=error.kind) from None
 
-    async def _call(self, function: object, exchange: Exchange, at: str) -> None:
-        await self.visit.begins()
-        assert callable(function)  # noqa: S101 - for the type checker
-        given: object = function(exchange)
-        if inspect.isawaitable(given):
-            given = await given
+    async def _call(self, function: Callable[[Exchange], object], exchange: Exchange, at: str) -> None:
+        given = await self.visit.perform(function, exchange)
         try:
             exchange.body = strictjson.normalized(exchange.body if given is None else given)
             exchange.headers = {name: strictjson.normalized(value) for name, value in exchange.headers.items()}

@@ -109,7 +109,7 @@ class Script:
 
     Attributes:
         function: Changes the exchange; anything but None that it returns becomes the body. An ``async def`` is awaited,
-            any other is called where the steps run and must not wait.
+            under `heddle.aio` on the host's loop; any other is called where the steps run, and must not wait.
     """
 
     function: Callable[[Exchange], object | Awaitable[object]]

@@ -9,7 +9,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import attrs
 
@@ -43,6 +43,8 @@ __all__ = [
     "Visit",
     "refuse_process_limits",
 ]
+
+T = TypeVar("T")
 
 # 128 characters: what the Model Context Protocol lets a tool's name have.
 TOOL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
@@ -260,8 +262,11 @@ class Visit(Protocol):
         """Return what an expression comes to; it raises `heddle.expressions.ExpressionFailed`."""
         ...
 
-    async def begins(self) -> None:
-        """Say that something is about to be brought about by other code than a tool's."""
+    async def perform(self, function: Callable[[T], object], argument: T) -> object:
+        """Return what a function of the host returns. If that is to be awaited, it is, where the host's functions are.
+
+        What it raises comes through. The call has started then, as if a tool had.
+        """
         ...
 
 
