@@ -22,7 +22,7 @@ import trio
 
 from heddle.environment import Environment
 from heddle.errors import DefinitionError, RunnerClosed, SandboxUnavailable, WrongLoop, WrongProcess
-from heddle.expressions import Evaluator
+from heddle.expressions import Evaluator, end_idle
 from heddle.ids import MOST_ID_CHARS, fresh_id, part_of
 from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, PROCESS_LIMITS, Limits
 from heddle.listening import Listening, News
@@ -197,6 +197,8 @@ class Runner:
             stack.callback(home.close)
             if self._sandbox is not None and self._given_launcher is None and self._backend is None:
                 tier = await in_thread(self._choose, self._sandbox, home)
+            if any(self.registry.compiled(tool.name).waits for tool in self.registry):
+                stack.push_async_callback(in_thread, end_idle)
             listening = Listening(self._listeners)
             listening.open()
             stack.push_async_callback(listening.close)

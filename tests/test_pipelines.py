@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from heddle.events import CallEvent, CallFinished
 from heddle.expressions import Expression, predicate
 from heddle.operations import ApprovalRequest, Journal
 from heddle.pipelines import Choice, Script, SetBody, SetHeader, Step, Target, Transform, When
-from tests.support import Toolbox
+from tests.support import Toolbox, children_of
 
 
 def piped(name: str, *steps: Step, routes: Any = None, **declared: Any) -> heddle.ToolDef:
@@ -226,7 +227,8 @@ async def test_arguments_are_judged_before_the_steps() -> None:
 
 async def test_the_loop_turns_while_a_rule_is_worked_out() -> None:
     """A rule that is a text is worked out in another process, and may take a second of it."""
-    forever = predicate(Expression.parse("[i for i in range(10000) for j in range(10000)] == args", names=("args",)))
+    endless = "(lambda x: [x.append(x[-1] * x.pop()) for _ in range(40)])([3]) == args"
+    forever = predicate(Expression.parse(endless, names=("args",)))
     tool = heddle.ToolDef(
         name="t",
         validation=heddle.Validation(rules=[heddle.Rule("r", forever, "no")]),
@@ -237,7 +239,7 @@ async def test_the_loop_turns_while_a_rule_is_worked_out() -> None:
     async def turn() -> None:
         nonlocal turns
         while True:
-            await trio.sleep(0.001)
+            await trio.sleep(0.01)
             turns += 1
 
     async with trio.open_nursery() as nursery:
@@ -247,6 +249,24 @@ async def test_the_loop_turns_while_a_rule_is_worked_out() -> None:
 
     assert isinstance(result, heddle.Failed)
     assert (result.kind, turns > 5) == ("invalid_input", True)
+
+
+async def test_what_works_out_rules_ends_with_the_runner() -> None:
+    tool = heddle.ToolDef(
+        name="t",
+        validation=heddle.Validation(
+            rules=[heddle.Rule("r", predicate(Expression.parse("True", names=("args",))), "no")]
+        ),
+        implementation=Pipeline([]),
+    )
+
+    async with heddle.Runner([tool]) as runner:
+        assert (await runner.call("t")).ok
+        during = children_of(os.getpid())
+    after = children_of(os.getpid())
+
+    assert len(during) >= 1
+    assert set(after).isdisjoint(during)
 
 
 async def test_what_is_published_of_a_result_is_not_enforced() -> None:

@@ -82,11 +82,26 @@ class Failure(Exception):
     """Why there is no value."""
 
     def __init__(self, kind: str, message: str, line: int | None = None, column: int | None = None) -> None:
-        self.told = {"kind": kind, "message": message[:MESSAGE_CHARS], "line": line, "column": column}
+        self.told: dict[str, str | int | None] = {
+            "kind": kind,
+            "message": message[:MESSAGE_CHARS],
+            "line": line,
+            "column": column,
+        }
         super().__init__(message)
 
 
 def main() -> None:
+    """Serve; when that cannot go on, end without another word."""
+    try:
+        run()
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
+    except BaseException as error:  # noqa: BLE001 - Starlark panics with an exception of its own, and cannot go on
+        os._exit(OUT_OF_MEMORY if any(words in str(error) for words in NO_ROOM) else BROKEN)
+
+
+def run() -> None:
     """Say that this is ready, or why not, and serve."""
     memory_bytes, idle_seconds, folder = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
     try:
@@ -296,9 +311,4 @@ def unsayable(failure: Failure) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except MemoryError:
-        os._exit(OUT_OF_MEMORY)
-    except BaseException as error:  # noqa: BLE001 - Starlark panics with an exception of its own, and cannot go on
-        os._exit(OUT_OF_MEMORY if any(words in str(error) for words in NO_ROOM) else BROKEN)
+    main()
