@@ -31,7 +31,7 @@ from heddle.process.values import ATTEMPT_VARIABLE, Command, Ending, Exit
 from heddle.protocol import PROTOCOLS, Reply, Request, WireProtocol
 from heddle.protocol.exits import beginning, text_of
 from heddle.references import Unresolved
-from heddle.results import CallReport, Failed, FailureKind, Returned, ToolResult, verdict
+from heddle.results import CallReport, Failed, FailureKind, Returned, ToolResult, Verdict, verdict
 from heddle.strictjson import JSON
 from heddle.threads import MOST_LEFT, NO_THREAD, NOT_ENDED, in_thread
 from heddle.tools.checking import CompiledTool, failure_text
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from heddle.threads import Threads
     from heddle.workspace import Workspace
 
-__all__ = ["Call", "Place", "alone", "walk"]
+__all__ = ["Call", "Place", "alone", "failure_of_raised", "walk"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -141,6 +141,7 @@ class Call:
     catalogue: Registry | None = None  # what parts of it may call
     nested: Nested | None = None  # has another tool called as a part of this call
     parent: Call | None = None  # of which it is a part
+    part: Call | None = None  # the one of its own that has started, and has not come to its end
     depth: int = 0
     # What is known so far; the result is made of it.
     large: bool = False
@@ -163,6 +164,7 @@ class Call:
     async def is_about_to_start(self) -> None:
         """Do what has to be done before the tool is started, and tell whoever listens."""
         if self.parent is not None:
+            self.parent.part = self
             await self.parent.starts_once()
         if self.before_start is not None:
             await self.before_start()
@@ -172,7 +174,7 @@ class Call:
     def completed(self, failure: Failed) -> Failed:
         """Return `failure` with what this call knows: whether it started, whether it may be made again, its report."""
         started = self.started_at is not None
-        may = verdict(started=started, side_effects=self.tool.side_effects, retry=self.tool.retry)
+        may = self.verdict(started=started)
         if isinstance(self.tool.implementation, Composed) and failure.retry == "blocked":
             may = "blocked"  # a part of it may not be made again
         redactor = self.redactor
@@ -185,6 +187,12 @@ class Call:
             retry=may,
             report=self.known_report,
         )
+
+    def verdict(self, *, started: bool) -> Verdict:
+        """Return whether it may be made again, should it fail now. How far a part has come then is not known."""
+        if self.part is not None and self.part.verdict(started=True) == "blocked":
+            return "blocked"
+        return verdict(started=started, side_effects=self.tool.side_effects, retry=self.tool.retry)
 
     @property
     def redactor(self) -> Redactor:
@@ -564,17 +572,26 @@ _WRONG_LOOP = {
 
 
 def _raised(call: Call, raised: BaseException) -> Failed:
-    """Return the failure of a function that raised."""
+    return failure_of_raised(f'tool "{call.tool.name}"', raised, call.redactor)
+
+
+def failure_of_raised(whose: str, raised: BaseException, redactor: Redactor | None = None) -> Failed:
+    """Return the failure of code of the host that has raised.
+
+    Args:
+        whose: What it was called for: ``tool "pay"``.
+        raised: What it raised.
+        redactor: Masks what is logged.
+    """
     error = alone(raised)
     if isinstance(error, ToolError):
-        said = f'tool "{call.tool.name}" reports {error.code}: {error.message}'
-        return Failed(FailureKind.TOOL_ERROR, said, code=error.code)
+        return Failed(FailureKind.TOOL_ERROR, f"{whose} reports {error.code}: {error.message}", code=error.code)
     if logger.isEnabledFor(logging.DEBUG):
         said = "".join(traceback.format_exception(error))
-        logger.debug("tool %s raised\n%s", call.tool.name, call.redactor.text(said))
+        logger.debug("%s raised\n%s", whose, said if redactor is None else redactor.text(said))
     text = f": {error}" if str(error) else ""
     hint = next((hint for said, hint in _WRONG_LOOP.items() if str(error).startswith(said)), "")
-    said = f'tool "{call.tool.name}" raised {type(error).__name__}{text}{hint}'
+    said = f"{whose} raised {type(error).__name__}{text}{hint}"
     return Failed(FailureKind.CRASHED, said, code=type(error).__name__, details={"raised_in": _place_of(error)})
 
 
@@ -626,7 +643,9 @@ class _Visit:
 
     async def call(self, tool: str, arguments: Mapping[str, object], step: str) -> ToolResult:
         assert self._call.nested is not None  # noqa: S101 - every call of a scope has it
-        return await self._call.nested(self._call, tool, arguments, step)
+        result = await self._call.nested(self._call, tool, arguments, step)
+        self._call.part = None  # not when it is cut off
+        return result
 
     def describe(self, tool: str) -> str:
         catalogue = self._call.catalogue
@@ -635,15 +654,17 @@ class _Visit:
     async def evaluate(self, expression: Expression, names: Mapping[str, JSON]) -> JSON:
         return await self._call.place.evaluator.evaluate(expression, names)
 
-    async def perform(self, function: Callable[[T], object], argument: T) -> object:
+    async def perform(self, function: Callable[[T], object], argument: T) -> object | Failed:
         await self._call.starts_once()
-        given = function(argument)
-        if not inspect.isawaitable(given):
-            return given
-        awaited: Awaitable[object] = given
+        try:
+            given = function(argument)
+            return await self._awaited(given) if inspect.isawaitable(given) else given
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises is its failure, not the host's
+            return _raised(self._call, error)
 
+    async def _awaited(self, given: Awaitable[object]) -> object:
         async def itself() -> object:
-            return await awaited
+            return await given
 
         return await self._call.place.await_function(itself, {}, self._leave)
 
@@ -661,7 +682,7 @@ async def _compose(call: Call, composed: Composed, arguments: dict[str, JSON]) -
         try:
             outcome = await composed.run(call.tool.name, body, _Visit(call))
         except (Exception, SystemExit) as error:
-            if isinstance(error, HeddleError) and not isinstance(error, ToolError):
+            if isinstance(error, HeddleError):
                 raise  # the host's to mend
             outcome = _raised(call, error)
     call.report = CallReport(

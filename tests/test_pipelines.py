@@ -374,11 +374,42 @@ async def test_a_script_that_raises_has_started() -> None:
     def broken(_: Exchange) -> None:
         raise LookupError("nothing there")
 
-    result = await called([piped("p", Script(broken))], "p")
+    result = await called([piped("p", SetBody(1), Script(broken))], "p")
 
     assert isinstance(result, heddle.Failed)
     assert (result.kind, result.code, result.started) == ("crashed", "LookupError", True)
-    assert "nothing there" in result.message
+    assert result.message == 'tool "p" raised LookupError: nothing there (step 2 of tool "p")'
+
+
+async def test_a_script_may_fail_as_a_tool_does() -> None:
+    def refuse(_: Exchange) -> None:
+        raise heddle.ToolError("no_money", "the account is empty")
+
+    result = await called([piped("p", Script(refuse))], "p")
+
+    assert isinstance(result, heddle.Failed)
+    assert (result.kind, result.code, result.details) == ("tool_error", "no_money", {"step": "1"})
+
+
+async def test_an_error_of_heddle_in_a_script_is_a_failure_of_the_script() -> None:
+    def unwrap(_: Exchange) -> None:
+        heddle.Failed(heddle.FailureKind.CRASHED, "what another runner said").unwrap()
+
+    result = await called([piped("p", Script(unwrap))], "p")
+
+    assert isinstance(result, heddle.Failed)
+    assert (result.kind, result.code) == ("crashed", "ToolFailed")
+
+
+@pytest.mark.parametrize("headers", [{5: 1}, {"a": {1, 2}}, None])
+async def test_headers_that_json_cannot_say_do_not_leave_a_script(headers: Any) -> None:
+    def change(exchange: Exchange) -> None:
+        exchange.headers = headers
+
+    result = await called([piped("p", Script(change))], "p")
+
+    assert isinstance(result, heddle.Failed)
+    assert (result.kind, result.details["step"]) == ("invalid_output", "1")
 
 
 async def test_what_json_cannot_say_does_not_leave_a_script() -> None:
@@ -453,6 +484,46 @@ async def test_routes_that_lead_to_themselves_end_with_a_clear_failure() -> None
     assert isinstance(result, heddle.Failed)
     assert (result.kind, result.code) == ("denied", "depth")
     assert "32 routes lead into each other already" in result.message
+
+
+async def test_depth_is_bounded_by_what_is_said_and_not_by_the_stack() -> None:
+    """16 pipelines, each of which goes along 31 routes before it calls the next: as much as there may be of both."""
+    names = [f"r{number}" for number in range(31)]
+    tools = []
+    for number in range(18):
+        ends = (*(f"direct://{name}" for name in names[1:]), f"tool://p{number + 1}")
+        routes = {name: (Target(end),) for name, end in zip(names, ends, strict=True)}
+        tools.append(piped(f"p{number}", Target("direct://r0"), routes=routes))
+
+    done = await called([*tools[2:], piped("p18")], "p2", {"n": 1})
+    too_deep = await called([*tools, piped("p18")], "p0")
+
+    assert done == heddle.Returned({"n": 1})
+    assert isinstance(too_deep, heddle.Failed)
+    assert (too_deep.kind, too_deep.code) == ("denied", "depth")
+
+
+@pytest.mark.parametrize("limit", ["memory_bytes", "processes", "cpu_seconds", "open_files", "file_bytes"])
+async def test_a_limit_that_only_a_process_can_be_held_to_is_refused(limit: str) -> None:
+    with pytest.raises(heddle.DefinitionError, match=f"{limit} cannot be held for a pipeline"):
+        heddle.Registry([piped("p", limits=heddle.Limits(**{limit: 100_000_000}))])
+
+
+@pytest.mark.parametrize(("retry", "expected"), [("idempotent", "allowed"), ("manual", "blocked")])
+async def test_a_part_that_is_cut_off_may_have_done_anything(toolbox: Toolbox, retry: Any, expected: str) -> None:
+    """The whole is declared idempotent, and the deadline comes while a part runs that may not be."""
+    toolbox.sh("slow", 'echo paid >> "$0.ledger"; exec sleep {long}')
+    program = heddle.Program(toolbox.folder / "slow")
+    slow = heddle.ToolDef(name="slow", implementation=program, side_effects="write", retry=retry)
+    between = piped("between", Target("tool://slow"), side_effects="write", retry="idempotent")
+    whole = piped("whole", Target("tool://between"), side_effects="write", retry="idempotent")
+
+    with trio.fail_after(10):
+        result = await called([slow, between, whole], "whole", limits=heddle.Limits(wall_seconds=1))
+
+    assert isinstance(result, heddle.Failed)
+    assert (result.kind, result.started, result.retry) == ("timed_out", True, expected)
+    assert (toolbox.folder / "slow.ledger").read_text() == "paid\n"
 
 
 # Everything is a tool

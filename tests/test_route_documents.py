@@ -286,7 +286,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_place(file: Path) -> 
         'unknown key "sett-body" in tools[2].steps[2]; did you mean "set-body"?',
         "tool://b has its steps already; one of them has to go",
     ]
-    assert found[2][2].startswith("tools[0].steps[1].transform.starlang (line 1, column ")
+    assert found[2][2].startswith("tools[0].steps[1].transform.starlang: line 1, column ")
     assert "rules[0]" in found[4][2]
 
 
@@ -306,6 +306,15 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_place(file: Path) -> 
         ("tools: [{id: t, steps: [{choice: {}}]}]", "steps[0].choice.when is missing"),
         ("tools: [{id: t, steps: [{transform: {starlang: '%sl 3.0\\n---\\n1'}}]}]", "3.0"),
         ("workflows: [{id: w, steps: []}]", "nothing leads here"),
+        (
+            "workflows: [{id: w, from: direct://a, steps: []}, {id: w, from: direct://b, steps: []}]",
+            'there is a workflow "w" already',
+        ),
+        ("workflows: [{id: 5, from: direct://a, steps: []}]", "workflows[0].id must be text"),
+        (
+            "workflows: [{from: direct://a, steps: [{choice: {when: [{starlang: 'True'}]}}]}]",
+            "when[0].steps is missing",
+        ),
         ("workflows: [{id: w, from: direct://a, trigger: {uri: direct://a}, steps: []}]", "in two ways"),
         ("workflows: [{id: w, from: tool://t, steps: []}]", 'there is no tool "t" in tools:'),
         (
@@ -315,7 +324,7 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_place(file: Path) -> 
         ("agents: [{id: a}]", "agents[0].type is missing"),
         ("agents: [{id: a, type: plan}]", "agents[0].type must be react"),
         ("agents: [{id: a, type: react, tools: [direct://x]}]", "an agent calls tool://NAME"),
-        ("agents: [{id: a, type: react, tools: [tool://x]}]", "there is no tool x"),
+        ("agents: [{id: a, type: react, tools: [tool://x]}]", "agents[0].tools[0]: there is no tool x"),
         ("agents: [{id: a, type: react}, {id: a, type: react}]", 'there is an agent "a" already'),
         ("[]", "there must be an object here"),
     ],

@@ -148,6 +148,58 @@ async def test_the_headers_are_set_before_the_arguments_are_judged() -> None:
     }
 
 
+@pytest.mark.parametrize("uri", ["tool://search", "direct://ask"])
+@pytest.mark.parametrize("sent", [{"body": {"query": float("nan")}}, {"body": {5: 1}}, {"headers": {"a": object()}}])
+async def test_what_json_cannot_say_is_not_sent(uri: str, sent: Any) -> None:
+    async with router(SEARCH, routes={"ask": ()}) as routes:
+        with pytest.raises(RouteError, match=f"^what was sent to {uri} is not strict JSON: ") as refused:
+            await routes.send(uri, **sent)
+
+    assert (refused.value.failed.kind, refused.value.failed.started) == ("invalid_input", False)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "code"),
+    [(LookupError("nothing there"), "crashed", "LookupError"), (heddle.ToolError("x", "nothing"), "tool_error", "x")],
+)
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_step_that_raises_has_failed(error: Exception, kind: str, code: str, waits: bool) -> None:
+    def broken(_: Exchange) -> None:
+        raise error
+
+    async def broken_later(_: Exchange) -> None:
+        raise error
+
+    async with router(routes={"ask": (Script(broken_later if waits else broken),)}) as routes:
+        with pytest.raises(RouteError, match=r"nothing.* \(step ask\.1 of direct://ask\)$") as refused:
+            await routes.send("direct://ask")
+
+    failed = refused.value.failed
+    assert (failed.kind, failed.code, failed.started, failed.retry) == (kind, code, True, "blocked")
+
+
+@pytest.mark.parametrize(
+    ("first", "started", "retry"),
+    [
+        (None, False, "allowed"),
+        ("manual", True, "blocked"),
+        ("idempotent", True, "allowed"),
+    ],
+)
+async def test_what_came_before_a_failure_has_started(first: Any, started: bool, retry: str) -> None:
+    """The last step fails before it starts, and yet not everything may simply be sent again."""
+
+    @heddle.tool(name="pay", side_effects="write", retry=first or "manual")
+    async def pay() -> None: ...
+
+    steps = (Target("tool://pay"),) if first else ()
+    async with router(pay, SEARCH, routes={"order": (*steps, SetBody({}), Target("tool://search"))}) as routes:
+        with pytest.raises(RouteError, match=r'^tool "search" input validation failed: query: ') as refused:
+            await routes.send("direct://order", {})
+
+    assert (refused.value.failed.started, refused.value.failed.retry) == (started, retry)
+
+
 # Routes
 
 

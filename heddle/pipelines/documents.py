@@ -131,7 +131,9 @@ class _Reader:
     pipelines: dict[str, tuple[Step, ...]] = attrs.field(factory=dict[str, "tuple[Step, ...]"])
     routes: dict[str, tuple[Step, ...]] = attrs.field(factory=dict[str, "tuple[Step, ...]"])
     # Each use of an address, to be judged when all are known.
-    uses: list[tuple[Section, str, Address]] = attrs.field(factory=list["tuple[Section, str, Address]"])
+    uses: list[tuple[Section, tuple[str | int, ...], Address]] = attrs.field(
+        factory=list["tuple[Section, tuple[str | int, ...], Address]"]
+    )
 
     def read(self) -> RouteDocument:
         for section in self.top.objects("tools"):
@@ -139,8 +141,8 @@ class _Reader:
         for section in self.top.objects("workflows"):
             self._workflow(section)
         agents = [self._agent(section) for section in self.top.objects("agents")]
-        for section, key, address in self.uses:
-            self._refuse_unknown_target(section, key, address)
+        for section, steps, address in self.uses:
+            self._refuse_unknown_target(section, steps, address)
         self.top.raise_problems()
         own = Registry(self._complete(tool) for tool in self.tools.values())
         missing = tuple(dict.fromkeys(self.missing))
@@ -204,6 +206,8 @@ class _Reader:
     def _workflow(self, section: Section) -> None:
         section.refuse_unknown(_WORKFLOW_KEYS)
         section.require(("steps",))
+        if "id" in section.value:
+            self._name(section, "a workflow")
         steps = self._steps(section, "steps")
         trigger = section.section("trigger")
         trigger.refuse_unknown(("uri",))
@@ -261,7 +265,7 @@ class _Reader:
                 return None
 
     def _target(self, step: Section, key: str, address: Address) -> Target:
-        self.uses.append((step, key, address))
+        self.uses.append((step, (key,), address))
         return Target(address)
 
     def _choice(self, choice: Section) -> Choice:
@@ -270,6 +274,7 @@ class _Reader:
         ways: list[When] = []
         for way in choice.objects("when"):
             way.refuse_unknown((*_TEXTS, "steps"))
+            way.require(("steps",))
             condition, steps = self._expression(way), self._steps(way, "steps")
             if condition is not None:
                 ways.append(When(condition, steps))
@@ -296,8 +301,7 @@ class _Reader:
         try:
             return Expression.parse(text)
         except ExpressionError as error:
-            place = "" if error.line is None else f" (line {error.line}, column {error.column or 1} of it)"
-            section.refuse(f"{section.label(key)}{place}: {error}", key)
+            section.refuse(f"{section.label(key)}: {error}", key)
         except DefinitionError as error:  # the extra is not there
             section.refuse(str(error), key)
         return None
@@ -312,12 +316,13 @@ class _Reader:
             section.refuse(f"{section.label(key)}: {error}", key)
             return None
 
-    def _refuse_unknown_target(self, section: Section, key: str, address: Address) -> None:
+    def _refuse_unknown_target(self, section: Section, steps: tuple[str | int, ...], address: Address) -> None:
+        where = section.label(*steps)
         if address.scheme == "tool":
             known = {*self.taken.get("a tool", ()), *(tool.name for tool in self.given)}
             if address.name not in known:
                 there = ", ".join(sorted(known)) or "none"
-                section.refuse(f"{section.label(key)}: there is no tool {address.name}; there are {there}", key)
+                section.refuse(f"{where}: there is no tool {address.name}; there are {there}", *steps)
         elif address.name in self.routes:
             return
         elif self.lets_routes_be:
@@ -325,7 +330,7 @@ class _Reader:
         else:
             there = ", ".join(sorted(self.routes)) or "none"
             hint = "give it a workflow, or a handler"
-            section.refuse(f"{section.label(key)}: there is no route {address}; there are {there}; {hint}", key)
+            section.refuse(f"{where}: there is no route {address}; there are {there}; {hint}", *steps)
 
     # Agents
 
@@ -346,7 +351,7 @@ class _Reader:
                 if address.scheme != "tool":
                     section.refuse(f"{section.label('tools', place)}: an agent calls tool://NAME", "tools", place)
                     continue
-                self.uses.append((section, "tools", address))
+                self.uses.append((section, ("tools", place), address))
                 found.append(address.name)
             tools = tuple(found)
         return AgentDef(name, kind, section.text("description", ""), tools)

@@ -11,7 +11,7 @@ from heddle.errors import StrictJsonError
 from heddle.strictjson import JSON
 from heddle.tools.jsontypes import copied, is_mapping
 
-__all__ = ["Exchange", "arguments_from"]
+__all__ = ["Exchange", "arguments_from", "normalized_headers"]
 
 _BOM = "\ufeff"
 
@@ -29,6 +29,17 @@ class Exchange:
     body: JSON = None
     headers: dict[str, JSON] = attrs.field(factory=dict[str, "JSON"])
     properties: dict[str, Any] = attrs.field(factory=dict[str, Any])
+
+
+def normalized_headers(headers: object) -> dict[str, JSON]:
+    """Return headers as plain values of JSON; nothing of them is shared.
+
+    Raises:
+        StrictJsonError: JSON cannot say them, or they are no mapping.
+    """
+    if not is_mapping(headers):
+        raise StrictJsonError(f"headers of type {type(headers).__name__}, which is no mapping")
+    return cast("dict[str, JSON]", strictjson.normalized(headers))
 
 
 def arguments_from(body: object) -> dict[str, JSON]:

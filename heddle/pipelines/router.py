@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
 from heddle import strictjson
-from heddle.errors import RouteError, RunnerClosed
+from heddle.errors import RouteError, RunnerClosed, StrictJsonError
 from heddle.expressions import Evaluator
 from heddle.ids import fresh_id, part_of
 from heddle.pipelines.documents import AgentDef, Handler, load_routes
-from heddle.pipelines.exchange import Exchange
+from heddle.pipelines.exchange import Exchange, normalized_headers
 from heddle.pipelines.running import HEADERS, Headers, Run, Stopped
 from heddle.pipelines.uris import address_of
+from heddle.results import Failed, FailureKind, ToolResult, verdict
 from heddle.runner import Runner
 from heddle.tools.registry import Registry
+from heddle.walk import failure_of_raised
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from typing import Self
 
     from heddle.expressions import Expression
     from heddle.pipelines.steps import Routes, Step
-    from heddle.results import ToolResult
+    from heddle.pipelines.uris import Address
+    from heddle.results import Verdict
     from heddle.strictjson import JSON
 
 __all__ = ["Router"]
@@ -130,48 +134,72 @@ class Router:
             operation_id: The effect that is intended, where there is a journal; ours otherwise.
 
         Raises:
-            RouteError: A tool or a step has failed; `RouteError.failed` is how.
+            RouteError: A tool or a step has failed; `RouteError.failed` is how, and whether anything has started.
             DefinitionError: The URI leads nowhere.
             RunnerClosed: The router is not open.
         """
         if self._evaluator is None or self._stack is None:
             raise RunnerClosed("this router is not open: use it inside its `async with` block")
         address = address_of(uri)
-        operation_id = operation_id or fresh_id()
-        exchange = Exchange(_of_its_own(body), dict(strictjson.normalized(headers or {})))  # type: ignore[arg-type]
+        exchange = _exchange_of(body, headers, address)
+        visit = _Sent(self._runner.call, self.registry, self._evaluator, str(address), operation_id or fresh_id())
+        run = Run(visit, str(address), self.routes, self.headers)
         try:
             if address.scheme == "tool":
-                visit = _Sent(self._runner.call, self.registry, self._evaluator, operation_id)
-                await Run(visit, str(address), self.routes, self.headers).send(address.name, exchange, "")
+                await run.send(address.name, exchange, "")
             else:
                 async with self._runner.scope(address.name) as scope:
-                    visit = _Sent(scope.call, self.registry, self._evaluator, operation_id)
-                    await Run(visit, str(address), self.routes, self.headers).follow(address.name, exchange, "")
+                    visit.have_called = scope.call
+                    await run.follow(address.name, exchange)
         except Stopped as stopped:
-            raise RouteError(stopped.failure, exchange.headers) from None
+            raise RouteError(visit.of_whole(stopped.failure), exchange.headers) from None
         return exchange
 
 
-def _of_its_own(body: object) -> Any:
-    """Return a body that nobody else has, as JSON can say it: bytes are text."""
+def _exchange_of(body: object, headers: Mapping[str, object] | None, address: Address) -> Exchange:
+    """Return what is sent as an exchange that nobody else has. Bytes are text.
+
+    Raises:
+        RouteError: JSON cannot say it.
+    """
     if isinstance(body, (bytes, bytearray)):
         body = bytes(body).decode("utf-8", "replace")
-    return strictjson.normalized(body)
+    try:
+        return Exchange(strictjson.normalized(body), normalized_headers(headers or {}))
+    except StrictJsonError as error:
+        said = f"what was sent to {address} is not strict JSON: {error}"
+        raise RouteError(Failed(FailureKind.INVALID_INPUT, said), {}) from None
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class _Sent:
-    """What a router offers to the steps of a route."""
+    """What a router offers to the steps of a route. It notes what they have begun."""
 
-    _call: Any
+    have_called: Callable[..., Awaitable[ToolResult]]
     _registry: Registry
     _evaluator: Evaluator
+    _whose: str
     _operation_id: str
+    _has_begun: bool = False
+    _is_repeatable: bool = True
 
     async def call(self, tool: str, arguments: Mapping[str, object], step: str) -> ToolResult:
         operation_id = part_of(self._operation_id, step) if step else self._operation_id
-        result: ToolResult = await self._call(tool, arguments, operation_id=operation_id)
+        result = await self.have_called(tool, arguments, operation_id=operation_id)
+        if isinstance(result, Failed):
+            self._note(begun=result.started, retry=result.retry)
+        else:
+            called = self._registry[tool]
+            self._note(begun=True, retry=verdict(started=True, side_effects=called.side_effects, retry=called.retry))
         return result
+
+    def _note(self, *, begun: bool, retry: Verdict) -> None:
+        self._has_begun |= begun
+        self._is_repeatable &= retry == "allowed"
+
+    def of_whole(self, failure: Failed) -> Failed:
+        """Return the failure of a step as that of all that was done: what was brought about before it counts too."""
+        return attrs.evolve(failure, started=self._has_begun, retry="allowed" if self._is_repeatable else "blocked")
 
     def describe(self, tool: str) -> str:
         return self._registry[tool].description if tool in self._registry else ""
@@ -179,6 +207,10 @@ class _Sent:
     async def evaluate(self, expression: Expression, names: Mapping[str, JSON]) -> JSON:
         return await self._evaluator.evaluate(expression, names)
 
-    async def perform(self, function: Callable[[T], object], argument: T) -> object:
-        given = function(argument)
-        return await given if inspect.isawaitable(given) else given
+    async def perform(self, function: Callable[[T], object], argument: T) -> object | Failed:
+        self._note(begun=True, retry="blocked")  # what it does is for the host to know
+        try:
+            given = function(argument)
+            return await given if inspect.isawaitable(given) else given
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a step that raises has failed
+            return failure_of_raised(self._whose, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import attrs
@@ -9,15 +10,15 @@ import attrs
 from heddle import strictjson
 from heddle.errors import StrictJsonError
 from heddle.expressions import Expression, ExpressionFailed
-from heddle.pipelines.exchange import Exchange, arguments_from
-from heddle.pipelines.steps import Choice, Routes, Script, SetBody, SetHeader, Target, Transform
+from heddle.pipelines.exchange import Exchange, arguments_from, normalized_headers
+from heddle.pipelines.steps import Choice, Routes, Script, SetBody, SetHeader, Step, Target, Transform
 from heddle.results import Failed, FailureKind
 from heddle.tools.definition import Visit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import Self
 
-    from heddle.pipelines.steps import Step
     from heddle.strictjson import JSON
 
 __all__ = ["HEADERS", "Headers", "Run", "Stopped"]
@@ -51,6 +52,26 @@ class Stopped(Exception):
 
 
 @attrs.frozen
+class _Way:
+    """Steps that lie ahead.
+
+    Attributes:
+        steps: Those that are left, and the number of each.
+        at: Where they stand, for messages and for the ids of what they call.
+        along: The routes that they are on, the innermost last.
+    """
+
+    steps: Iterator[tuple[int, Step]]
+    at: str
+    along: tuple[str, ...]
+
+    @classmethod
+    def of(cls, steps: Iterable[Step], at: str, along: tuple[str, ...]) -> Self:
+        """Return the way along steps, none of which was taken."""
+        return cls(enumerate(steps, start=1), at, along)
+
+
+@attrs.frozen
 class Run:
     """One exchange on its way.
 
@@ -59,30 +80,45 @@ class Run:
         whose: Whose steps are taken, for messages: ``tool "pay"``.
         routes: Where ``direct://`` leads.
         headers: How those are called that say which tool was called.
-        along: The routes that it is on, the innermost last.
     """
 
     visit: Visit
     whose: str
     routes: Routes
     headers: Headers = HEADERS
-    along: tuple[str, ...] = ()
 
-    async def take(self, steps: Iterable[Step], exchange: Exchange, at: str = "") -> None:
+    async def take(self, steps: Iterable[Step], exchange: Exchange) -> None:
         """Take the steps one after another.
-
-        Args:
-            steps: What is done.
-            exchange: What is changed.
-            at: Where the steps stand, for messages and for the ids of what they call.
 
         Raises:
             Stopped: One has failed.
         """
-        for number, step in enumerate(steps, start=1):
-            await self._take(step, exchange, f"{at}{number}")
+        await self._go(_Way.of(steps, "", ()), exchange)
 
-    async def _take(self, step: Step, exchange: Exchange, at: str) -> None:
+    async def follow(self, route: str, exchange: Exchange) -> None:
+        """Take the steps of a route.
+
+        Raises:
+            Stopped: One has failed, or there is no such route.
+        """
+        await self._go(self._along(route, "", ()), exchange)
+
+    async def _go(self, first: _Way, exchange: Exchange) -> None:
+        # In a list: routes and choices inside of each other take nothing of Python's own stack, which pipelines that
+        # call each other need.
+        ways = [first]
+        while ways:
+            way = ways[-1]
+            for number, step in way.steps:
+                further = await self._take(step, exchange, f"{way.at}{number}", way.along)
+                if further is not None:
+                    ways.append(further)
+                    break
+            else:
+                ways.pop()
+
+    async def _take(self, step: Step, exchange: Exchange, at: str, along: tuple[str, ...]) -> _Way | None:
+        """Take a step; return the way that it leads to, where that has to be gone before the next one."""
         match step:
             case SetBody(value):
                 exchange.body = await self._value(value, exchange, at)
@@ -93,12 +129,12 @@ class Run:
             case Target(uri) if uri.scheme == "tool":
                 await self.send(uri.name, exchange, at)
             case Target(uri):
-                await self.follow(uri.name, exchange, at)
+                return self._along(uri.name, at, along)
             case Choice(when, otherwise):
                 for number, way in enumerate(when, start=1):
                     if await self._value(way.condition, exchange, f"{at}.{number}") is True:
-                        return await self.take(way.steps, exchange, f"{at}.{number}.")
-                await self.take(otherwise, exchange, f"{at}.0.")
+                        return _Way.of(way.steps, f"{at}.{number}.", along)
+                return _Way.of(otherwise, f"{at}.0.", along)
             case Script(function):
                 await self._call(function, exchange, at)
         return None
@@ -118,18 +154,17 @@ class Run:
             raise Stopped(self._of_part(result, at))
         exchange.body = result.data
 
-    async def follow(self, route: str, exchange: Exchange, at: str) -> None:
-        """Take the steps of a route with the same exchange."""
+    def _along(self, route: str, at: str, along: tuple[str, ...]) -> _Way:
+        """Return the way along a route, which is gone with the same exchange."""
         steps = self.routes.get(route)
         if steps is None:
             known = ", ".join(self.routes) or "none"
             raise self._stopped(at, FailureKind.UNSUPPORTED, f"there is no route direct://{route}; there are {known}")
-        if len(self.along) >= MOST_ROUTES:
-            way = " → ".join((*self.along[-3:], route))
+        if len(along) >= MOST_ROUTES:
+            way = " → ".join((*along[-3:], route))
             said = f"{MOST_ROUTES} routes lead into each other already ({way}); one of them leads back to itself"
             raise self._stopped(at, FailureKind.DENIED, said, code="depth")
-        inside = f"{at}/{route}." if at else f"{route}."
-        await attrs.evolve(self, along=(*self.along, route)).take(steps, exchange, inside)
+        return _Way.of(steps, f"{at}/{route}." if at else f"{route}.", (*along, route))
 
     async def _value(self, value: JSON | Expression, exchange: Exchange, at: str) -> JSON:
         if not isinstance(value, Expression):
@@ -141,9 +176,11 @@ class Run:
 
     async def _call(self, function: Callable[[Exchange], object], exchange: Exchange, at: str) -> None:
         given = await self.visit.perform(function, exchange)
+        if isinstance(given, Failed):
+            raise Stopped(self._of_part(given, at))
         try:
             exchange.body = strictjson.normalized(exchange.body if given is None else given)
-            exchange.headers = {name: strictjson.normalized(value) for name, value in exchange.headers.items()}
+            exchange.headers = normalized_headers(exchange.headers)
         except StrictJsonError as error:
             said = f"a script left what JSON cannot say: {error}"
             raise self._stopped(at, FailureKind.INVALID_OUTPUT, said) from None

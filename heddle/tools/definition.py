@@ -262,10 +262,11 @@ class Visit(Protocol):
         """Return what an expression comes to; it raises `heddle.expressions.ExpressionFailed`."""
         ...
 
-    async def perform(self, function: Callable[[T], object], argument: T) -> object:
-        """Return what a function of the host returns. If that is to be awaited, it is, where the host's functions are.
+    async def perform(self, function: Callable[[T], object], argument: T) -> object | Failed:
+        """Return what a function of the host returns, or the failure of one that raises.
 
-        What it raises comes through. The call has started then, as if a tool had.
+        If there is something to await, it is awaited where the host's functions are. The call has started then, as if a
+        tool had.
         """
         ...
 
@@ -418,13 +419,14 @@ class ToolDef:
 
 
 def refuse_process_limits(tool: ToolDef) -> None:
-    """Raise `DefinitionError` if a Python function is given a limit that only a process can be held to."""
-    if tool.limits is None or not isinstance(tool.implementation, Function):
+    """Raise `DefinitionError` if what is no program is given a limit that only a process can be held to."""
+    if tool.limits is None or not isinstance(tool.implementation, (Function, Composed)):
         return
     asked = [name for name in PROCESS_LIMITS if getattr(tool.limits, name) is not None]
     if asked:
         origin = f"the one from {tool.origin}" if tool.origin else "one without a stated origin"
+        what = "a Python function" if isinstance(tool.implementation, Function) else "a pipeline"
         raise DefinitionError(
-            f'tool "{tool.name}" ({origin}): {" and ".join(asked)} cannot be held for a Python function, '
+            f'tool "{tool.name}" ({origin}): {" and ".join(asked)} cannot be held for {what}, '
             "which shares the host's process; leave the limit out, or make the tool a program"
         )
