@@ -335,6 +335,17 @@ def test_what_is_wrong_is_said(file: Path, text: str, said: str) -> None:
     assert any(said in message for message in messages), messages
 
 
+def test_a_default_that_is_never_used_is_noticed(file: Path) -> None:
+    write(file, "tools: [{id: t, input: {n: {type: integer, required: true, default: 5}, m: {type: int}}, steps: []}]")
+
+    notices = [(notice.code, notice.message) for notice in heddle.load_tools(file).notices]
+
+    assert notices == [
+        ("unknown_type", 'm: type "int" checks nothing; did you mean "integer"?'),
+        ("idle_default", "n: it is required, so that its default is never used; remove one of them"),
+    ]
+
+
 # At the command line
 
 
@@ -390,8 +401,8 @@ def test_validate_says_what_is_wrong_with_a_document(file: Path) -> None:
 
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        f'{file}:3: tools[0].stepps: unknown key "stepps" in tools[0]; did you mean "steps"?',
-        f"{file}:5: workflows[0].steps[0].to: there is no tool x; there are t",
+        f'{file}:3:5: tools[0].stepps: unknown key "stepps" in tools[0]; did you mean "steps"?',
+        f"{file}:5:40: workflows[0].steps[0].to: there is no tool x; there are t",
     ]
 
 

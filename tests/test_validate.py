@@ -108,7 +108,7 @@ def test_every_problem_of_every_file_stands_on_a_line_of_its_own(folder: Path) -
         "text.tool.yaml:10: actions[0].retry: is missing; it has no default",
         'text.tool.yaml:18: actions[0].retrie: unknown key "retrie" in actions[0]; did you mean "retry"?',
         ('text.tool.yaml:19: actions[0].extra: unknown key "extra" in actions[0]; did you mean "retry"?'),
-        "yaml.tool.yaml:1: text that is not YAML (mapping values are not allowed in this context)",
+        "yaml.tool.yaml:1:5: text that is not YAML (mapping values are not allowed in this context)",
     ]
 
 
@@ -168,7 +168,7 @@ def test_a_file_that_is_no_document_at_all_is_a_problem_of_that_file(folder: Pat
 
     assert validate(folder / "x.json") == (
         1,
-        f"{folder}/x.json:1: text that is not JSON (expecting value)\n",
+        f"{folder}/x.json:1:14: text that is not JSON (expecting value)\n",
         "",
     )
     assert validate(folder / "list.tool.yaml") == (

@@ -159,7 +159,8 @@ def _judge_routes(path: Path, tools_dir: Path | None) -> Verdict:
     own = [tool.name for tool in found.tools if given is None or tool.name not in given]
     names = (*(f"tool://{name}" for name in own), *(f"direct://{name}" for name in found.routes))
     said = "no workflow is there; the host has to give a handler"
-    notices = [Notice(str(path), "missing_handler", f"direct://{name}: {said}") for name in found.missing]
+    notices = [*found.tools.notices]
+    notices += [Notice(str(path), "missing_handler", f"direct://{name}: {said}") for name in found.missing]
     return Verdict("route", names, notices=tuple(notices))
 
 

@@ -20,6 +20,7 @@ from heddle.pipelines.uris import Address, address_of
 from heddle.tools.checking import compile_tool
 from heddle.tools.definition import TOOL_NAME, ToolDef
 from heddle.tools.documents import excerpt, load_document, shown
+from heddle.tools.fields import field_notices
 from heddle.tools.registry import Registry
 from heddle.tools.sections import Section
 from heddle.tools.sidecars import RETRIES, SIDE_EFFECTS, fields_of, limits_of, validation_of
@@ -144,7 +145,8 @@ class _Reader:
         for section, steps, address in self.uses:
             self._refuse_unknown_target(section, steps, address)
         self.top.raise_problems()
-        own = Registry(self._complete(tool) for tool in self.tools.values())
+        notices = [notice for tool in self.tools.values() for notice in field_notices(tool)]
+        own = Registry((self._complete(tool) for tool in self.tools.values()), notices=notices)
         missing = tuple(dict.fromkeys(self.missing))
         return RouteDocument(Registry.compose(self.given, own), dict(self.routes), tuple(agents), missing)
 

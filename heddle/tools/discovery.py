@@ -17,7 +17,7 @@ from heddle.errors import DefinitionError
 from heddle.tools.definition import TOOL_NAME, Notice, Program, ToolDef
 from heddle.tools.described import Described, load_described
 from heddle.tools.documents import BrokenDocument, Problem, read_start, reason_of, shown
-from heddle.tools.fields import unchecked_types
+from heddle.tools.fields import field_notices
 from heddle.tools.registry import Registry
 from heddle.tools.sidecars import sidecar_stem
 
@@ -237,7 +237,7 @@ def _registry(
     tools = _named_once(offers, notices)
     programs = {tool.implementation.path for tool in tools if isinstance(tool.implementation, Program)}
     notices += [remark for file in files if file.path in programs and (remark := _remark(file)) is not None]
-    notices += [notice for tool in tools for notice in _misspelt_types(tool)]
+    notices += [notice for tool in tools for notice in field_notices(tool)]
     described = {id(offer.described): offer.described for offer in offers if offer.described is not None}
     notices += [notice for each in described.values() for notice in each.notices]
     notices.sort(key=lambda notice: notice.path)
@@ -273,13 +273,6 @@ def _named_once(offers: Iterable[_Offer], notices: list[Notice]) -> list[ToolDef
             named = f'the name "{offer.tool.name}" is taken by {shown(first.path.name)}, which comes first; rename one'
             notices.append(_notice(offer.path, "name_taken", f"{shown(offer.path.name)} is left out: {named}"))
     return [offer.tool for offer in sorted(taken.values(), key=lambda offer: offer.order)]
-
-
-def _misspelt_types(tool: ToolDef) -> Iterator[Notice]:
-    """Yield what passes unchecked because its type looks like a slip of the pen."""
-    for place, word, meant in unchecked_types(tool.input_fields or {}):
-        if meant:
-            yield Notice(tool.origin, "unknown_type", f'{place}: type "{word}" checks nothing; did you mean "{meant}"?')
 
 
 def _remark(file: _File) -> Notice | None:

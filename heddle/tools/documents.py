@@ -75,8 +75,9 @@ class Problem:
         return f"{shown(self.path)}{place}: {self.message}"
 
     def as_line(self) -> str:
-        """Return it as compilers write theirs, for programs that jump to a place: ``FILE:LINE: KEY: MESSAGE``."""
+        """Return it as compilers write theirs, for programs that jump to a place: ``FILE:LINE:COLUMN: KEY: WHAT``."""
         start = f"{shown(self.path)}:{self.line}:" if self.line else f"{shown(self.path)}:"
+        start += f"{self.column}:" if self.column else ""
         return f"{start} {self.key}: {self._rest}" if self.key else f"{start} {self.message}"
 
     def as_json(self) -> dict[str, JSON]:

@@ -11,13 +11,13 @@ import attrs
 from heddle import strictjson
 from heddle.errors import DefinitionError, StrictJsonError
 from heddle.tools import wording
-from heddle.tools.definition import UNSET, FieldDef, Unset, Violation
+from heddle.tools.definition import UNSET, FieldDef, Notice, ToolDef, Unset, Violation
 from heddle.tools.jsontypes import copied, is_mapping
 
 if TYPE_CHECKING:
     from heddle.strictjson import JSON
 
-__all__ = ["FieldChecker", "fields_from_document", "schema_of", "unchecked_types"]
+__all__ = ["FieldChecker", "field_notices", "fields_from_document", "schema_of", "unchecked_types"]
 
 _TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array"})
 # What JSON Schema 2020-12 knows as a format of strings, apart from patterns, pointers and templates.
@@ -37,6 +37,27 @@ def schema_of(fields: Mapping[str, FieldDef]) -> dict[str, Any]:
         DefinitionError: A field is not well formed; it is named.
     """
     return _object_schema(_own_copy(fields, ()))
+
+
+def field_notices(tool: ToolDef) -> Iterator[Notice]:
+    """Yield what the author of a tool's fields would want to know: what checks nothing, and what is never used."""
+    fields = tool.input_fields or {}
+    for place, word, meant in unchecked_types(fields):
+        if meant:
+            yield Notice(tool.origin, "unknown_type", f'{place}: type "{word}" checks nothing; did you mean "{meant}"?')
+    for place in _idle_defaults(fields, ()):
+        said = f"{place}: it is required, so that its default is never used; remove one of them"
+        yield Notice(tool.origin, "idle_default", said)
+
+
+def _idle_defaults(fields: Mapping[str, FieldDef], path: wording.Path) -> Iterator[str]:
+    for name, field in fields.items():
+        here = (*path, name)
+        if field.required and field.default is not UNSET:
+            yield wording.at(here)
+        yield from _idle_defaults(field.fields or {}, here)
+        if field.items is not None:
+            yield from _idle_defaults({"items": field.items}, here)
 
 
 def unchecked_types(fields: Mapping[str, FieldDef], path: wording.Path = ()) -> Iterator[tuple[str, str, str]]:
