@@ -21,12 +21,14 @@ The rooms, in the order in which they may import each other:
     protocol                               a call to bytes, an exit to a reply; no I/O
     workspace                              the directory of a scope: what is put in, what comes back, what changed
     events, listening                      what hosts may hear of calls, and how it reaches them
+    loops                                  the event loop of a call: what is needed of it, and trio's
     walk                                   one call from its arguments to its result
     operations                             the journal: what is set out to do, and what came of it
     places                                 where the calls of a scope are run
     runner                                 how calls share a machine
     pipelines                              tools that are a few steps, and the routes to them
-    portal, twins, blocking, aio           the same runner for synchronous and asyncio hosts
+    portal, hostloop, twins,               the same runner for synchronous and asyncio hosts
+    blocking, aio
     callers, otel                          what stands in for a runner; traces
     testing                                fakes and checks for hosts, tools and custom runners
     cli                                    a door; nothing imports it

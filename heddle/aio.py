@@ -15,16 +15,13 @@ the runner, in the context of its caller, and may await whatever that loop's oth
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
 
-import attrs
-import trio
-
-from heddle.errors import WrongLoop
-from heddle.logs import logger
+from heddle.errors import RunnerClosed, WrongLoop
+from heddle.hostloop import AsyncioLoop, HostLoop, until
 from heddle.portal import Portal
 from heddle.twins import Twin
 
@@ -48,19 +45,18 @@ __all__ = ["Runner", "Scope", "Workspace"]
 
 T = TypeVar("T")
 
-# 2 s, as a program has when its time is up: to close a connection, not to finish the work.
-GRACE_SECONDS = 2.0
-
 
 class Runner(Twin):
     """Runs the tools of a catalogue. Use it as ``async with heddle.aio.Runner(registry) as runner:``.
 
     When the block is left, no process that a call has started is alive. Any number of tasks may use one runner at
     once, in the loop that opened it. The calls themselves run in a thread of the runner's own, so that however busy
-    the host's loop is, deadlines hold.
+    the host's loop is, deadlines hold; all but those that only await a function of that loop, which run beside it.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
+    _here: trio_runner.Scope | None = None  # takes calls on this loop that are made without a scope
+    _loops: WeakSet[AsyncioLoop]  # have the calls that are in flight on this loop
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -81,9 +77,11 @@ class Runner(Twin):
         portal = Portal()
         try:
             held = self._begin(portal)
-            self._loop = loop
+            self._loop, self._loops, self._here = loop, WeakSet(), None
             self._runner._elsewhere = HostLoop(loop)  # noqa: SLF001 - its own runner
             await _wait(held.enter(), held.leave)
+            scope = await self._across(self._runner._bare_scope)  # noqa: SLF001
+            self._here = scope._in(self._loop_for(scope))  # noqa: SLF001
         except BaseException:
             await self._end(portal)
             raise
@@ -93,13 +91,15 @@ class Runner(Twin):
         """End what is in flight, and wait until it is gone. One that is closed may be closed again."""
         portal = self._closable()
         if portal is not None:
-            await self._end(portal)
+            await self._end(portal, *self._loops)
 
-    async def _end(self, portal: Portal) -> None:
-        try:
-            await _wait(portal.stop(), portal.stop)
-        finally:
-            portal.join()
+    async def _end(self, portal: Portal, *loops: AsyncioLoop) -> None:
+        async with AsyncExitStack() as stack:  # which leaves out none of it, whoever is cancelled meanwhile
+            stack.callback(portal.join)
+            stack.push_async_callback(_wait, portal.stop(), portal.stop)
+            for loop in loops:
+                loop.end()
+                stack.push_async_callback(loop.gone)
 
     async def call(
         self,
@@ -114,8 +114,9 @@ class Runner(Twin):
         backoff: Backoff = 0.5,
     ) -> ToolResult:
         """Call a tool in a scope of its own, and return how it went; see `heddle.Runner.call`."""
+        here = _taking(self._here, name)
         work = partial(
-            self._runner.call,
+            (here or self._runner).call,
             name,
             arguments,
             limits=limits,
@@ -125,13 +126,11 @@ class Runner(Twin):
             retries=retries,
             backoff=backoff,
         )
-        job = self._job(work)
-        return await _wait(job.begin(), job.cancel)
+        return await (work() if here else self._across(work))
 
     async def recover(self) -> list[Operation]:
         """Settle what hosts that are gone have left in the journal; see `heddle.Runner.recover`."""
-        job = self._job(self._runner.recover)
-        return await _wait(job.begin(), job.cancel)
+        return await self._across(self._runner.recover)
 
     @asynccontextmanager
     async def scope(
@@ -160,7 +159,12 @@ class Runner(Twin):
             report_changes=report_changes,
         )
         async with _entered(self._held(manager)) as scope:
-            yield Scope(self, scope)
+            loop = self._loop_for(scope)
+            try:
+                yield Scope(self, scope, scope._in(loop))  # noqa: SLF001
+            finally:
+                loop.end()
+                await loop.gone()
 
     @asynccontextmanager
     async def workspace(self, workspace: AbstractAsyncContextManager[TrioWorkspace]) -> AsyncGenerator[Workspace, None]:
@@ -171,6 +175,20 @@ class Runner(Twin):
         """
         async with _entered(self._held(workspace)) as opened:
             yield Workspace(self, opened)
+
+    def _loop_for(self, scope: trio_runner.Scope) -> AsyncioLoop:
+        loop = AsyncioLoop(self._check_here, scope._loop, self._across)  # noqa: SLF001 - its own runner's
+        self._loops.add(loop)
+        return loop
+
+    async def _across(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return what comes of work that is done in the runner's thread."""
+        job = self._job(work)
+        return await _wait(job.begin(), job.cancel)
+
+    def _check_here(self) -> None:
+        if self._opened().is_stopping:  # what began now nobody would end
+            raise RunnerClosed("this runner was closed meanwhile")
 
     def _check(self, portal: Portal) -> None:
         super()._check(portal)
@@ -189,11 +207,12 @@ class Scope:
         workspace: The directory that the calls share; made when its `path` is first asked for.
     """
 
-    def __init__(self, runner: Runner, scope: trio_runner.Scope) -> None:
+    def __init__(self, runner: Runner, scope: trio_runner.Scope, here: trio_runner.Scope) -> None:
         self.registry: Registry = scope.registry
         self.workspace: Workspace = Workspace(runner, scope.workspace)
         self._runner = runner
         self._scope = scope
+        self._here = here
 
     async def call(
         self,
@@ -208,8 +227,9 @@ class Scope:
         backoff: Backoff = 0.5,
     ) -> ToolResult:
         """Call a tool in this scope, and return how it went; see `heddle.Runner.call`."""
+        here = _taking(self._here, name)
         work = partial(
-            self._scope.call,
+            (here or self._scope).call,
             name,
             arguments,
             limits=limits,
@@ -219,8 +239,7 @@ class Scope:
             retries=retries,
             backoff=backoff,
         )
-        job = self._runner._job(work)  # noqa: SLF001 - one room
-        return await _wait(job.begin(), job.cancel)
+        return await (work() if here else self._runner._across(work))  # noqa: SLF001 - one room
 
     @property
     def report(self) -> ScopeReport:
@@ -253,93 +272,7 @@ class Workspace:
 
     async def changes(self) -> Changes:
         """Return what tools have created, modified and deleted in it so far; see `heddle.Workspace.changes`."""
-        job = self._runner._job(self.workspace.changes)  # noqa: SLF001 - one room
-        return await _wait(job.begin(), job.cancel)
-
-
-@attrs.frozen
-class HostLoop:
-    """Awaits asynchronous functions on the host's own loop, for calls that run in another thread."""
-
-    loop: asyncio.AbstractEventLoop
-
-    async def __call__(
-        self,
-        function: Callable[..., Awaitable[object]],
-        arguments: Mapping[str, Any],
-        on_left: Callable[[Callable[[], bool]], None],
-    ) -> object:
-        """Return what `function` returns; cancelled, have its task cancelled and wait a while for its end."""
-        visit = _Visit(self.loop, trio.lowlevel.current_trio_token(), contextvars.copy_context())
-        self.loop.call_soon_threadsafe(visit.begin, function, arguments)
-        try:
-            await visit.ended.wait()
-        finally:
-            if not visit.ended.is_set():
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + GRACE_SECONDS):
-                    visit.cancel()
-                    await visit.ended.wait()
-                if not visit.ended.is_set():
-                    on_left(lambda: not visit.ended.is_set())
-        return visit.result()
-
-
-@attrs.define(eq=False)
-class _Visit:
-    """One function on the host's loop, seen from the portal's."""
-
-    loop: asyncio.AbstractEventLoop
-    token: trio.lowlevel.TrioToken
-    context: contextvars.Context
-    ended: trio.Event = attrs.field(factory=trio.Event)
-    task: asyncio.Task[None] | None = None
-    is_over: bool = False
-    value: object = None
-    error: Exception | SystemExit | None = None
-
-    def begin(self, function: Callable[..., Awaitable[object]], arguments: Mapping[str, Any]) -> None:
-        """Start it, in the host's loop."""
-        self.task = self.loop.create_task(self._run(function, arguments), context=self.context)
-        self.task.add_done_callback(self._end)
-
-    def cancel(self) -> None:
-        """Have it cancelled, from the portal's loop."""
-        try:
-            self.loop.call_soon_threadsafe(self._cancel)
-        except RuntimeError:
-            self.ended.set()  # the host's loop is closed, and has ended its tasks
-
-    def result(self) -> object:
-        """Return what it returned, or raise what it raised."""
-        if not self.is_over:
-            raise RuntimeError("its task was cancelled by other code of the host")
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-    async def _run(self, function: Callable[..., Awaitable[object]], arguments: Mapping[str, Any]) -> None:
-        try:
-            self.value = await function(**arguments)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - it is the call's, and would end the host's loop
-            self.error = error
-        self.is_over = True
-        self._tell()  # a turn of the loop earlier than the task's own callbacks
-
-    def _cancel(self) -> None:
-        if self.task is not None:
-            self.task.cancel()
-
-    def _end(self, task: asyncio.Task[None]) -> None:
-        if not self.is_over:
-            if not task.cancelled():
-                task.exception()  # what ends the host's loop too is heard of there
-            self._tell()
-
-    def _tell(self) -> None:
-        try:
-            self.token.run_sync_soon(self.ended.set)
-        except trio.RunFinishedError:
-            logger.debug("a function ended after its runner")
+        return await self._runner._across(self.workspace.changes)  # noqa: SLF001 - one room
 
 
 @asynccontextmanager
@@ -362,17 +295,13 @@ async def _wait(future: Future[T], end: Callable[[], object]) -> T:
             pass  # the loop is closed: nobody waits
 
     future.add_done_callback(hear)
-    try:
-        await ended.wait()
-    except asyncio.CancelledError:
-        end()
-        while not future.done():
-            try:
-                await ended.wait()
-            except asyncio.CancelledError:
-                pass  # the first one is raised when the tool is gone
-        raise
+    await until(ended, end)
     return future.result()
+
+
+def _taking(here: trio_runner.Scope | None, name: str) -> trio_runner.Scope | None:
+    """Return a scope on the host's loop if it takes calls of this tool."""
+    return here if here is not None and here._only_awaits(name) else None  # noqa: SLF001 - its own runner's
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:

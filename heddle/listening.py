@@ -157,6 +157,8 @@ class News:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         raised = "" if kind is None else kind.__name__
+        if raised == "CancelledError":  # what asyncio calls it
+            raised = "Cancelled"
         result = None if raised else self.result
         self._listening.tell(CallFinished(result=result, error=raised, **self._of))
         for manager in reversed(self._entered):

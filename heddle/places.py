@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -28,23 +28,10 @@ if TYPE_CHECKING:
     from heddle.threads import Threads
     from heddle.workspace import Workspace
 
-__all__ = ["Elsewhere", "Removals", "ScopePlace"]
+__all__ = ["Removals", "ScopePlace"]
 
 # 0.05 s: a thousand files, and inside the half second that a call may take beyond its deadline and grace.
 REMOVAL_SECONDS = 0.05
-
-
-class Elsewhere(Protocol):
-    """Awaits asynchronous functions where they belong, which is not this loop: those of an asyncio host."""
-
-    async def __call__(
-        self,
-        function: Callable[..., Awaitable[object]],
-        arguments: Mapping[str, Any],
-        on_left: Callable[[Callable[[], bool]], None],
-    ) -> object:
-        """Do what `heddle.walk.Place.await_function` says."""
-        ...
 
 
 class ScopePlace:
@@ -60,7 +47,6 @@ class ScopePlace:
         threads: Threads,
         removals: Removals,
         evaluator: Evaluator,
-        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.workspace = workspace
         self.threads = threads
@@ -82,7 +68,6 @@ class ScopePlace:
         self._variables: dict[tuple[str, ...], dict[str, str]] = {}
         self._redactors: dict[tuple[str, ...], Redactor] = {}
         self._removals = removals
-        self._elsewhere = elsewhere
 
     async def open_session(
         self, stack: AsyncExitStack, launcher: Launcher, backend: Backend | None, confinement: Callable[[], Confinement]
@@ -176,17 +161,6 @@ class ScopePlace:
         if exit_.ending not in {Ending.BY_ITSELF, Ending.NOT_STARTED}:
             await self._kill_elsewhere(command)
         return exit_, waited_s + exit_.waited_s
-
-    async def await_function(
-        self,
-        function: Callable[..., Awaitable[object]],
-        arguments: Mapping[str, Any],
-        on_left: Callable[[Callable[[], bool]], None],
-    ) -> object:
-        """Return what an asynchronous function returns, awaited in this loop or where it belongs."""
-        if self._elsewhere is None:
-            return await function(**arguments)
-        return await self._elsewhere(function, arguments, on_left)
 
     async def make_workspace(self) -> None:
         """Make the directory, if it is not there yet; calls that come at once make one between them."""

@@ -37,6 +37,7 @@ class Portal:
         ended: What says that the loop and everything in it has ended.
         has_ended: The same, for whoever does not wait.
         pid: The process that it belongs to; a forked child has only a copy of its memory.
+        is_stopping: Whether it was asked to stop.
         is_exiting: Whether the host is on its way out, and nobody is told any more what comes of anything.
     """
 
@@ -44,12 +45,12 @@ class Portal:
         self.ended: Future[None] = _running()
         self.has_ended: bool = False
         self.pid: int = os.getpid()
+        self.is_stopping: bool = False
         self.is_exiting: bool = False
         self._started: Future[None] = _running()
         self._token: trio.lowlevel.TrioToken | None = None
         self._thread = threading.Thread(target=self._run, name="heddle", daemon=True)
         self._stopping = trio.Event()
-        self._is_unwanted = False
         self._is_over = False
         self._held: list[Held[Any]] = []
 
@@ -92,7 +93,7 @@ class Portal:
         It may be asked for any number of times, and of one that was never started.
         """
         atexit.unregister(self._stop_at_exit)
-        self._is_unwanted = True
+        self.is_stopping = True
         if self._token is None:  # nothing runs in it, and if there is a thread it ends when it sees that
             self._end(None)
         try:
@@ -148,7 +149,7 @@ class Portal:
             self._token = trio.lowlevel.current_trio_token()
             self._started.set_result(None)
             try:
-                if not self._is_unwanted:
+                if not self.is_stopping:
                     await self._stopping.wait()
                 while self._held:
                     latest = self._held[-1]

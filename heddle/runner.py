@@ -11,11 +11,12 @@ import inspect
 import os
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from copy import copy
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -27,12 +28,13 @@ from heddle.ids import MOST_ID_CHARS, fresh_id, part_of
 from heddle.limits import DEFAULT_LIMITS, HOST_CEILING, PROCESS_LIMITS, Limits
 from heddle.listening import Listening, News
 from heddle.logs import logger
+from heddle.loops import Elsewhere, Loop, TrioLoop
 from heddle.operations.journaling import journaled
 from heddle.operations.permission import permit
 from heddle.operations.reconciling import Witness, reconciled
 from heddle.operations.records import OperationState
 from heddle.operations.retrying import Retries
-from heddle.places import Elsewhere, Removals, ScopePlace
+from heddle.places import Removals, ScopePlace
 from heddle.process import Launcher, default_launcher
 from heddle.process.confined import ConfinedLauncher
 from heddle.process.direct import DirectLauncher
@@ -66,9 +68,6 @@ if TYPE_CHECKING:
     from heddle.workspace import Mount
 
 __all__ = ["Runner", "Scope"]
-
-T = TypeVar("T")
-Ts = TypeVarTuple("Ts")
 
 # 16: deeper than anybody reads; a pipeline that calls itself is found before it costs much.
 MOST_DEPTH = 16
@@ -254,8 +253,8 @@ class Runner:
             limits: Can only tighten.
             cwd: A folder of the workspace in which a program is started.
             operation_id: The effect that is intended, where the caller tells repeats apart; ours otherwise.
-            bare_string: Text that is not JSON becomes ``{"input": text}``, and a pipeline whose only declared argument is a
-                string gets that string as its body.
+            bare_string: Text that is not JSON becomes ``{"input": text}``, and a pipeline whose only declared argument is
+                a string gets that string as its body.
             retries: How often it is made again, where it fails before the start or the tool is declared safe to repeat
                 (`ToolDef.retry`), and where another try may end in another way. The result says how often it was, and
                 why not again. Each try is an attempt of its own, with limits of its own; they share the workspace.
@@ -375,6 +374,11 @@ class Runner:
             opened.scopes.discard(scope)
             if opened.pid == os.getpid():  # a forked child that unwinds has only copies
                 await scope._close_workspace(is_ours=is_ours, report_changes=report_changes)  # noqa: SLF001
+
+    async def _bare_scope(self) -> Scope:
+        """Return a scope for calls that only await a function: it has no session, no directory, and no end."""
+        opened = self._opened()
+        return Scope(self, opened, self.registry, await opened.stock.workspace("calls", self.registry))
 
     async def recover(self) -> list[Operation]:
         """Settle what hosts that are gone have left in the journal, and ask what became of what needs attention.
@@ -577,12 +581,9 @@ class Scope:
             threads=opened.threads,
             evaluator=opened.evaluator,
             removals=opened.removals,
-            elsewhere=runner._elsewhere,  # noqa: SLF001 - one room
         )
+        self._loop: Loop = TrioLoop(runner._opened, opened.threads, runner._elsewhere)  # noqa: SLF001 - one room
         self._listening = opened.listening
-        self._calls: set[trio.CancelScope] = set()
-        self._idle = trio.Event()
-        self._over = False
         self._report: ScopeReport | None = None
 
     async def call(
@@ -598,8 +599,8 @@ class Scope:
         backoff: Backoff = 0.5,
     ) -> ToolResult:
         """Call a tool in this scope, and return how it went; see `Runner.call`."""
-        self._runner._opened()  # noqa: SLF001 - one room
-        began = trio.current_time()
+        self._loop.check()
+        began = self._loop.now()
         wish, again = _Wish(name, arguments, limits, cwd, bare_string), Retries(retries, backoff)
         return await self._call(wish, operation_id, again, began)
 
@@ -616,13 +617,13 @@ class Scope:
             pause = again.pause(result, tries)
             if pause is None:
                 return again.told(result, tries) if again.most else result
-            await self._unless_closed(trio.sleep, pause)
-            tries, began = tries + 1, trio.current_time()
+            await self._loop.unless_over(self._loop.sleep, pause)
+            tries, began = tries + 1, self._loop.now()
 
     async def _try(self, wish: _Wish, operation_id: str, began: float) -> ToolResult:
         """Make one attempt at an operation, and return how it went."""
         name, arguments, parent = wish.name, wish.arguments, wish.parent
-        if self._over:
+        if self._loop.is_over:
             raise RunnerClosed("this scope is over: call it inside its `async with` block")
         attempt_id = fresh_id()
         # A part of a call need not be one that may be called by itself.
@@ -647,6 +648,7 @@ class Scope:
                     bare_string=wish.bare_string,
                     cwd=wish.cwd,
                     place=self._place,
+                    loop=self._loop,
                     operation_id=operation_id,
                     attempt_id=attempt_id,
                     began=began,
@@ -657,7 +659,7 @@ class Scope:
                     parent=parent,
                     depth=0 if parent is None else parent.depth + 1,
                 )
-                result = await self._unless_closed(self._walked, call)
+                result = await self._loop.unless_over(self._walked, call)
             if told is not None:
                 told.result = result
         return result
@@ -689,9 +691,10 @@ class Scope:
             bare_string=False,
             cwd=None,
             place=self._place,
+            loop=self._loop,
             operation_id=fresh_id(),
             attempt_id=fresh_id(),
-            began=trio.current_time(),
+            began=self._loop.now(),
         )
         return await walk(call)
 
@@ -702,19 +705,7 @@ class Scope:
         witness = self._witness_of(self.registry[operation.tool])
         if witness is None:
             return False
-        return await self._unless_closed(reconciled, journal, operation.operation_id, witness) is not None
-
-    async def _unless_closed(self, work: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T:
-        """Return what a part of a call gives, unless the scope is closed meanwhile."""
-        with trio.CancelScope() as cancelling:
-            self._calls.add(cancelling)
-            try:
-                return await work(*args)
-            finally:
-                self._calls.discard(cancelling)
-                if self._over and not self._calls:
-                    self._idle.set()
-        raise RunnerClosed("the runner or the scope was closed while this call ran; it was ended")
+        return await self._loop.unless_over(reconciled, journal, operation.operation_id, witness) is not None
 
     async def _nested(self, parent: Call, name: str, arguments: Mapping[str, object], step: str) -> ToolResult:
         """Call a tool as a part of another call, under an operation of its own that is the same in every try."""
@@ -724,7 +715,7 @@ class Scope:
                 FailureKind.DENIED, said + "One of them calls itself, or they have to be fewer.", code="depth"
             )
         wish = _Wish(name, arguments, None, None, bare_string=False, parent=parent)
-        return await self._call(wish, part_of(parent.operation_id, step), ONCE, trio.current_time())
+        return await self._call(wish, part_of(parent.operation_id, step), ONCE, self._loop.now())
 
     def _has_to_ask(self, tool: ToolDef) -> bool:
         """Return whether the host is asked. What a pipeline has called is asked about when that is called."""
@@ -751,7 +742,7 @@ class Scope:
         (answer,) = await trio.to_thread.run_sync(called, abandon_on_cancel=True, limiter=limiter)
         if not inspect.isawaitable(answer):
             return answer
-        return await self._place.await_function(partial(_itself, answer), {}, _leave)
+        return await self._loop.await_function(partial(_itself, answer), {}, None, _leave)
 
     def _not_callable(self, name: str) -> Failed:
         if name in self._runner.registry:
@@ -775,12 +766,25 @@ class Scope:
 
     async def _end_calls(self) -> None:
         """Let no new call begin, end those in flight, and wait until they are gone."""
-        self._over = True
-        for cancelling in self._calls:
-            cancelling.cancel()
-        if self._calls:
-            with trio.CancelScope(shield=True):
-                await self._idle.wait()
+        self._loop.end()
+        await self._loop.gone()
+
+    def _only_awaits(self, name: str) -> bool:
+        """Return whether a call does nothing but await a function: no thread, file or journal has a part in it."""
+        tool = self.registry[name] if name in self.registry else None  # noqa: SIM401 - a registry is no dict
+        if tool is None or self._runner._journal is not None or self._has_to_ask(tool):  # noqa: SLF001
+            return False
+        function = tool.implementation
+        return isinstance(function, Function) and function.is_async and function.context is None
+
+    def _in(self, loop: Loop) -> Scope:
+        """Return this scope with calls that are walked in another loop, which has to end them before the scope ends.
+
+        There it takes those that only await a function.
+        """
+        twin = copy(self)
+        twin._loop = loop  # noqa: SLF001
+        return twin
 
 
 async def _itself(answer: Awaitable[object]) -> object:

@@ -26,6 +26,7 @@ from heddle.errors import HeddleError, StrictJsonError, ToolError
 from heddle.limits import Limits
 from heddle.listening import News
 from heddle.logs import logger
+from heddle.loops import Loop
 from heddle.process import diagnosis
 from heddle.process.values import ATTEMPT_VARIABLE, Command, Ending, Exit
 from heddle.protocol import PROTOCOLS, Reply, Request, WireProtocol
@@ -95,18 +96,6 @@ class Place(Protocol):
         """Run a program to its end; return that, and the seconds that it waited before `on_start`."""
         ...
 
-    async def await_function(
-        self,
-        function: Callable[..., Awaitable[object]],
-        arguments: Mapping[str, Any],
-        on_left: Callable[[Callable[[], bool]], None],
-    ) -> object:
-        """Return what an asynchronous function returns; what it raises comes through.
-
-        `on_left` is called when it was cancelled and goes on all the same, with what says whether it still does.
-        """
-        ...
-
     @property
     def threads(self) -> Threads:
         """Where its synchronous functions run."""
@@ -132,6 +121,7 @@ class Call:
     bare_string: bool
     cwd: str | Path | None
     place: Place
+    loop: Loop
     began: float
     operation_id: str
     attempt_id: str
@@ -154,7 +144,7 @@ class Call:
         """Note that a Python function begins now."""
         await self.is_about_to_start()
         self.started_at = datetime.datetime.now(datetime.UTC)
-        self.started_time = trio.current_time()
+        self.started_time = self.loop.now()
 
     async def starts_once(self) -> None:
         """Note that something is brought about, if that is the first."""
@@ -238,7 +228,7 @@ def _unsupported(tool: ToolDef) -> Failed:
 
 async def _aside(call: Call, large: bool, step: Callable[[*Ts], T], *args: *Ts) -> T:
     """Take a pure step, in a thread where it would hold the loop for longer than a moment."""
-    return await call.place.threads.judge(step, *args) if large else step(*args)
+    return await call.loop.judge(step, *args) if large else step(*args)
 
 
 def _takes_long(call: Call, value: object) -> bool:
@@ -327,7 +317,7 @@ async def _run_program(call: Call, program: Program, arguments: dict[str, JSON])
     if isinstance(variables, Unresolved):
         return _unresolved(call, variables)
     command = _command(call, program, cwd, variables)
-    waited_s = trio.current_time() - call.began
+    waited_s = call.loop.now() - call.began
     try:
         exit_, in_line_s = await call.place.launch(command, stdin, call.limits, partial(_begin, call, program))
     except _Drifted as drifted:
@@ -498,7 +488,7 @@ async def _call_function(call: Call, function: Function, arguments: dict[str, JS
             attempt_id=call.attempt_id,
             started_at=call.started_at,
             waited_s=call.started_time - call.began,
-            duration_s=trio.current_time() - call.started_time,
+            duration_s=call.loop.now() - call.started_time,
             tier="in_process",
         )
     if isinstance(outcome, Failed):
@@ -509,16 +499,16 @@ async def _call_function(call: Call, function: Function, arguments: dict[str, JS
 async def _outcome(call: Call, function: Function, prepared: Mapping[str, Any]) -> _Value | Failed:
     """Call the function and wait for it, for as long as it may take."""
     wall_seconds = call.limits.wall_seconds
+    left = partial(_leave, call, function)
     if function.is_async:
         await call.starts()
-        with trio.move_on_after(math.inf if wall_seconds is None else wall_seconds):
-            return _Value(await call.place.await_function(function.function, prepared, partial(_leave, call, function)))
-        return _late(call)
+        value = await call.loop.await_function(function.function, prepared, wall_seconds, left)
+        return _late(call) if value is NOT_ENDED else _Value(value)
     result = await call.place.threads.run(
         lambda: _Value(function.function(**prepared)),
         wall_seconds,
         call.starts,
-        partial(_leave, call, function),
+        left,
     )
     if result is NOT_ENDED:
         return _late(call)
@@ -666,7 +656,7 @@ class _Visit:
         async def itself() -> object:
             return await given
 
-        return await self._call.place.await_function(itself, {}, self._leave)
+        return await self._call.loop.await_function(itself, {}, None, self._leave)
 
     def _leave(self, _is_running: Callable[[], bool]) -> None:
         self._call.is_left = True
@@ -674,7 +664,7 @@ class _Visit:
 
 async def _compose(call: Call, composed: Composed, arguments: dict[str, JSON]) -> Reply | Failed:
     """Run a pipeline. It has started when the first of what it has called has."""
-    started_at, started_time = datetime.datetime.now(datetime.UTC), trio.current_time()
+    started_at, started_time = datetime.datetime.now(datetime.UTC), call.loop.now()
     body = _bare(call.tool, arguments) if call.bare_string else arguments
     wall_seconds = call.limits.wall_seconds
     outcome: JSON | Failed = _late(call)
@@ -691,7 +681,7 @@ async def _compose(call: Call, composed: Composed, arguments: dict[str, JSON]) -
         attempt_id=call.attempt_id,
         started_at=started_at,
         waited_s=started_time - call.began,
-        duration_s=trio.current_time() - started_time,
+        duration_s=call.loop.now() - started_time,
         tier="in_process",
     )
     if isinstance(outcome, Failed):

@@ -20,7 +20,7 @@ import pytest
 import trio
 
 import heddle
-from heddle.aio import GRACE_SECONDS
+from heddle.hostloop import GRACE_SECONDS, HostLoop
 from tests.hosting import held, host
 from tests.support import Toolbox, wait_until
 
@@ -253,11 +253,23 @@ async def test_the_deadline_holds_while_the_hosts_loop_is_busy(toolbox: Toolbox)
 # Asynchronous tools
 
 
+@pytest.fixture(params=[False, True], ids=["walked_on_the_hosts_loop", "walked_in_the_runners_thread"])
+def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[heddle.Journal | None]:
+    """A call that does more than await a function is walked in the runner's thread; noting it in a journal is more."""
+    if not request.param:
+        yield None
+        return
+    with heddle.Journal.open(tmp_path / "journal.db") as opened:
+        yield opened
+
+
 whose: contextvars.ContextVar[str] = contextvars.ContextVar("whose", default="nobody's")
 
 
 @on_asyncio
-async def test_an_asynchronous_tool_runs_on_the_hosts_loop_in_its_callers_context() -> None:
+async def test_an_asynchronous_tool_runs_on_the_hosts_loop_in_its_callers_context(
+    journal: heddle.Journal | None,
+) -> None:
     """So that it can use what was made there: a queue, a connection, what a framework keeps per request."""
     loop = asyncio.get_running_loop()
     requests: asyncio.Queue[str] = asyncio.Queue()
@@ -276,7 +288,7 @@ async def test_an_asynchronous_tool_runs_on_the_hosts_loop_in_its_callers_contex
         assert threading.current_thread() is not threading.main_thread()
         return whose.get()
 
-    async with heddle.aio.Runner([ask, in_thread]) as runner:
+    async with heddle.aio.Runner([ask, in_thread], journal=journal) as runner:
         whose.set("the caller's")
         call = asyncio.create_task(runner.call("ask"))
         asked = await requests.get()
@@ -288,19 +300,19 @@ async def test_an_asynchronous_tool_runs_on_the_hosts_loop_in_its_callers_contex
 
 
 @on_asyncio
-async def test_an_asynchronous_tool_may_call_its_own_runner() -> None:
+async def test_an_asynchronous_tool_may_call_its_own_runner(journal: heddle.Journal | None) -> None:
     @heddle.tool
     async def ask(n: int) -> object:
         return (await runner.call("double", {"n": n})).unwrap()
 
-    async with heddle.aio.Runner([double, ask]) as runner:
+    async with heddle.aio.Runner([double, ask], journal=journal) as runner:
         result = await runner.call("ask", {"n": 4})
 
     assert result == heddle.Returned({"result": 8})
 
 
 @on_asyncio
-async def test_what_an_asynchronous_tool_raises_is_its_own_failure() -> None:
+async def test_what_an_asynchronous_tool_raises_is_its_own_failure(journal: heddle.Journal | None) -> None:
     """Also what would end the host's loop, and a cancellation that is nobody's who waits for it."""
 
     @heddle.tool
@@ -322,7 +334,7 @@ async def test_what_an_asynchronous_tool_raises_is_its_own_failure() -> None:
         asyncio.get_running_loop().call_soon(task.cancel)
         await asyncio.sleep(60)
 
-    async with heddle.aio.Runner([fail, report, leave, cancelled]) as runner:
+    async with heddle.aio.Runner([fail, report, leave, cancelled], journal=journal) as runner:
         results = [await runner.call(tool.name) for tool in runner.registry]
 
     failures = [(result.kind, result.code, result.message) for result in results if isinstance(result, heddle.Failed)]
@@ -339,7 +351,7 @@ async def test_what_an_asynchronous_tool_raises_is_its_own_failure() -> None:
 
 
 @on_asyncio
-async def test_an_asynchronous_tool_is_cancelled_at_its_deadline() -> None:
+async def test_an_asynchronous_tool_is_cancelled_at_its_deadline(journal: heddle.Journal | None) -> None:
     ended = []
 
     @heddle.tool
@@ -350,7 +362,7 @@ async def test_an_asynchronous_tool_is_cancelled_at_its_deadline() -> None:
             await asyncio.sleep(0.01)  # it may still say good-bye to somebody
             ended.append("in order")
 
-    async with heddle.aio.Runner([late]) as runner:
+    async with heddle.aio.Runner([late], journal=journal) as runner:
         result = await runner.call("late", limits=heddle.Limits(wall_seconds=0.05))
 
     assert ended == ["in order"]
@@ -364,7 +376,9 @@ async def test_an_asynchronous_tool_is_cancelled_at_its_deadline() -> None:
 
 
 @on_asyncio
-async def test_one_that_ignores_being_cancelled_is_left_and_the_runner_closes_without_it() -> None:
+async def test_one_that_ignores_being_cancelled_is_left_and_the_runner_closes_without_it(
+    journal: heddle.Journal | None,
+) -> None:
     let_go = asyncio.Event()
     ended = asyncio.Event()
 
@@ -376,7 +390,7 @@ async def test_one_that_ignores_being_cancelled_is_left_and_the_runner_closes_wi
         ended.set()
 
     async with asyncio.timeout(10):
-        async with heddle.aio.Runner([late]) as runner:
+        async with heddle.aio.Runner([late], journal=journal) as runner:
             began = time.monotonic()
             result = await runner.call("late", limits=heddle.Limits(wall_seconds=0.05))
             took = time.monotonic() - began
@@ -396,24 +410,17 @@ async def test_one_that_ignores_being_cancelled_is_left_and_the_runner_closes_wi
 
 
 @on_asyncio
-async def test_one_whose_loop_is_busy_until_its_deadline_is_never_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_whose_loop_is_busy_until_its_deadline_is_never_begun() -> None:
     begun = []
-    is_late = threading.Event()
-    cancel = heddle.aio._Visit.cancel
-
-    def cancel_and_say(visit: heddle.aio._Visit) -> None:
-        cancel(visit)
-        is_late.set()
 
     @heddle.tool
     async def late() -> None:
         begun.append(True)
 
-    monkeypatch.setattr(heddle.aio._Visit, "cancel", cancel_and_say)
     async with heddle.aio.Runner([late]) as runner:
         call = asyncio.create_task(runner.call("late", limits=heddle.Limits(wall_seconds=0.05)))
         await asyncio.sleep(0)
-        is_late.wait(10)  # holds the loop
+        time.sleep(0.06)  # holds the loop
         result = await call
 
     assert begun == []
@@ -422,7 +429,36 @@ async def test_one_whose_loop_is_busy_until_its_deadline_is_never_begun(monkeypa
 
 
 @on_asyncio
-async def test_closing_cancels_asynchronous_tools() -> None:
+async def test_one_that_the_runners_thread_wants_awaited_is_never_begun_after_its_deadline(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun = []
+    is_late = threading.Event()
+    cancel = HostLoop._cancel
+
+    def cancel_and_say(*args: Any) -> None:
+        cancel(*args)
+        is_late.set()
+
+    @heddle.tool
+    async def late() -> None:
+        begun.append(True)
+
+    monkeypatch.setattr(HostLoop, "_cancel", cancel_and_say)
+    with heddle.Journal.open(tmp_path / "journal.db") as journal:
+        async with heddle.aio.Runner([late], journal=journal) as runner:
+            call = asyncio.create_task(runner.call("late", limits=heddle.Limits(wall_seconds=0.05)))
+            await asyncio.sleep(0)
+            is_late.wait(10)  # holds the loop
+            result = await call
+
+    assert begun == []
+    assert isinstance(result, heddle.Failed)
+    assert (result.kind, dict(result.details)) == ("timed_out", {"still_running": False})
+
+
+@on_asyncio
+async def test_closing_cancels_asynchronous_tools(journal: heddle.Journal | None) -> None:
     running = asyncio.Event()
     ended = []
 
@@ -434,12 +470,153 @@ async def test_closing_cancels_asynchronous_tools() -> None:
         finally:
             ended.append(True)
 
-    async with heddle.aio.Runner([late]) as runner:
+    async with heddle.aio.Runner([late], journal=journal) as runner:
         call = asyncio.create_task(refusal(runner.call("late")))
         await running.wait()
 
     assert ended == [True]
     assert await call == "RunnerClosed: the runner or the scope was closed while this call ran; it was ended"
+
+
+@pytest.mark.parametrize("in_scope", [False, True])
+@on_asyncio
+async def test_a_call_that_only_awaits_a_function_asks_nothing_of_the_runners_thread(in_scope: bool) -> None:
+    """It goes through while that thread is held; a crossing would wait for it."""
+    release = threading.Event()
+
+    @heddle.tool
+    async def double(n: int) -> int:
+        return 2 * n
+
+    async with heddle.aio.Runner([double]) as runner, runner.scope() as scope:
+        portal = runner._portal
+        assert portal is not None
+        portal.soon(release.wait)
+        try:
+            async with asyncio.timeout(5):
+                result = await (scope if in_scope else runner).call("double", {"n": 2})
+        finally:
+            release.set()
+
+    assert result == heddle.Returned({"result": 4})
+
+
+@on_asyncio
+async def test_large_values_do_not_hold_the_hosts_loop_while_they_are_judged() -> None:
+    """Small ones are judged in place, where another thread would cost more."""
+    judged_by = []
+
+    def remember(value: Any) -> Any:
+        judged_by.append(threading.current_thread() is threading.main_thread())
+        return value
+
+    async def echo(values: list[int]) -> dict[str, list[int]]:
+        return {"values": values}
+
+    tool = heddle.ToolDef(name="echo", implementation=heddle.Function(echo, prepare=remember, finish=remember))
+    async with heddle.aio.Runner([tool]) as runner:
+        results = [(await runner.call("echo", {"values": [1] * count})).unwrap() for count in (1, 10_000)]
+
+    assert results == [{"values": [1]}, {"values": [1] * 10_000}]
+    assert judged_by == [True, True, False, False]
+
+
+@on_asyncio
+async def test_an_asynchronous_tool_is_tried_again(journal: heddle.Journal | None) -> None:
+    tries = []
+
+    @heddle.tool(side_effects="read", retry="idempotent")
+    async def flaky() -> int:
+        tries.append(time.monotonic())
+        if len(tries) < 3:
+            raise ConnectionError
+        return len(tries)
+
+    async with heddle.aio.Runner([flaky], journal=journal) as runner:
+        result = await runner.call("flaky", retries=2, backoff=lambda _: 0.02)
+
+    assert (result.unwrap(), result.report.tries) == ({"result": 3}, 3)
+    assert tries[2] - tries[0] >= 0.04
+
+
+@on_asyncio
+async def test_leaving_a_scope_ends_its_calls_and_no_others(journal: heddle.Journal | None) -> None:
+    ended: list[str] = []
+
+    @heddle.tool
+    async def late(whose: str) -> str:
+        on[whose].set()
+        try:
+            await asyncio.wait_for(let_go.wait(), 5)
+        finally:
+            ended.append(whose)
+        return whose
+
+    on = {"inner": asyncio.Event(), "outer": asyncio.Event()}
+    let_go = asyncio.Event()
+    async with heddle.aio.Runner([late], journal=journal) as runner, runner.scope() as outer:
+        async with runner.scope() as inner:
+            calls = {
+                whose: asyncio.create_task(refusal(scope.call("late", {"whose": whose})))
+                for whose, scope in (("inner", inner), ("outer", outer))
+            }
+            for event in on.values():
+                await event.wait()
+        at_the_end = list(ended)
+        again = await refusal(inner.call("late", {"whose": "inner"}))
+        let_go.set()
+        said = [await calls["inner"], await calls["outer"]]
+
+    assert at_the_end == ["inner"]
+    assert again == "RunnerClosed: this scope is over: call it inside its `async with` block"
+    assert said[0] == "RunnerClosed: the runner or the scope was closed while this call ran; it was ended"
+    assert said[1].startswith("nothing was raised, and it gave Returned")
+
+
+@on_asyncio
+async def test_no_call_begins_while_the_runner_is_being_closed() -> None:
+    running = asyncio.Event()
+    begun = []
+
+    @heddle.tool
+    async def late() -> None:
+        begun.append(True)
+        running.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            said.append(await refusal(scope.call("late")))
+            said.append(await refusal(runner.call("late")))
+
+    said: list[str] = []
+    async with heddle.aio.Runner([late]) as runner, runner.scope() as scope:
+        call = asyncio.create_task(refusal(scope.call("late")))
+        await running.wait()
+        await runner.close()
+
+    assert begun == [True]
+    assert said == ["RunnerClosed: this runner was closed meanwhile"] * 2
+    assert await call == "RunnerClosed: the runner or the scope was closed while this call ran; it was ended"
+
+
+@on_asyncio
+async def test_a_scope_that_is_opened_while_the_runner_is_being_closed_takes_no_call() -> None:
+    """Its calls would be among those that are ended only if it had been there before."""
+    begun = []
+
+    @heddle.tool
+    async def ask() -> None:
+        begun.append(True)
+
+    async with heddle.aio.Runner([ask]) as runner, runner.scope() as scope:
+        portal = runner._portal
+        assert portal is not None
+        later = scope._scope._in(runner._loop_for(scope._scope))
+        portal.stop()
+        said = await refusal(later.call("ask"))
+
+    assert said == "RunnerClosed: this runner was closed meanwhile"
+    assert begun == []
 
 
 # Cancelling
@@ -509,18 +686,18 @@ async def by_an_anyio_timeout(call: Coroutine[Any, Any, object], is_on: Callable
     assert scope.cancelled_caught
 
 
-@pytest.mark.parametrize(
-    "cancelled",
-    [
-        by_cancelling_the_task,
-        by_cancelling_it_again_and_again,
-        by_timeout,
-        by_wait_for,
-        by_a_sibling_that_fails,
-        by_an_anyio_scope,
-        by_an_anyio_timeout,
-    ],
-)
+CANCELLED = [
+    by_cancelling_the_task,
+    by_cancelling_it_again_and_again,
+    by_timeout,
+    by_wait_for,
+    by_a_sibling_that_fails,
+    by_an_anyio_scope,
+    by_an_anyio_timeout,
+]
+
+
+@pytest.mark.parametrize("cancelled", CANCELLED)
 @on_asyncio
 async def test_the_tool_is_gone_when_the_await_ends(
     toolbox: Toolbox, cancelled: Callable[[Coroutine[Any, Any, object], Callable[[], object]], Awaitable[None]]
@@ -536,6 +713,57 @@ async def test_the_tool_is_gone_when_the_await_ends(
 
     assert left == []
     assert result == heddle.Returned({"result": 2})
+
+
+@pytest.mark.parametrize("cancelled", CANCELLED)
+@on_asyncio
+async def test_an_asynchronous_tool_has_ended_when_the_await_ends(
+    journal: heddle.Journal | None,
+    cancelled: Callable[[Coroutine[Any, Any, object], Callable[[], object]], Awaitable[None]],
+) -> None:
+    running = asyncio.Event()
+    ended = []
+
+    @heddle.tool
+    async def late() -> None:
+        running.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.05)
+            ended.append("in order")
+
+    async with heddle.aio.Runner([late], journal=journal) as runner:
+        async with asyncio.timeout(5):
+            await cancelled(runner.call("late"), running.is_set)
+        at_the_end = list(ended)
+
+    assert at_the_end == ["in order"]
+
+
+@on_asyncio
+async def test_an_asynchronous_tool_that_ignores_its_caller_going_away_is_left() -> None:
+    running, let_go, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @heddle.tool
+    async def late() -> None:
+        running.set()
+        while not let_go.is_set():
+            with suppress(asyncio.CancelledError):
+                await let_go.wait()
+        ended.set()
+
+    async with heddle.aio.Runner([late]) as runner:
+        began = time.monotonic()
+        async with asyncio.timeout(10):
+            await by_cancelling_it_again_and_again(runner.call("late"), running.is_set)
+        took = time.monotonic() - began
+        was_running = not ended.is_set()
+        let_go.set()
+        await ended.wait()
+
+    assert took >= GRACE_SECONDS
+    assert was_running
 
 
 def test_that_the_tool_is_gone_is_because_the_await_goes_on(toolbox: Toolbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -245,14 +245,21 @@ async def test_a_call_that_is_cancelled_says_so_at_its_end(toolbox: Toolbox) -> 
     assert (finished.result, finished.error) == (None, "Cancelled")
 
 
-def test_a_call_that_is_cancelled_under_asyncio_says_so_at_its_end(toolbox: Toolbox) -> None:
+@heddle.tool(name="wait_on_the_hosts_loop")
+async def wait_here() -> None:
+    """Wait longer than any test."""
+    await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize("tool", ["wait", "wait_on_the_hosts_loop"])
+def test_a_call_that_is_cancelled_under_asyncio_says_so_at_its_end(toolbox: Toolbox, tool: str) -> None:
     toolbox.sh("wait", "exec sleep {long}")
     heard = Heard()
 
     async def main() -> None:
-        async with heddle.aio.Runner(toolbox.registry(), listeners=[heard]) as runner:
-            task = asyncio.create_task(runner.call("wait"))
-            await asyncio.to_thread(wait_until, lambda: heard.has(CallStarted, "wait"), 5)
+        async with heddle.aio.Runner(toolbox.registry().with_tool(wait_here), listeners=[heard]) as runner:
+            task = asyncio.create_task(runner.call(tool))
+            await asyncio.to_thread(wait_until, lambda: heard.has(CallStarted, tool), 5)
             task.cancel()
             await asyncio.wait([task])
 
