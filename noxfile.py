@@ -163,7 +163,7 @@ def coverage(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure, print the table, and write it to bench.json."""
     install(session, "--force-reinstall", "--no-deps", ".")
-    install(session, ".")
+    install(session, ".[starlark]")
     # Compiled bytecode is what users have; a variable of this shell may say otherwise.
     env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     session.run("python", "-P", "tests/bench.py", *session.posargs, env=env, include_outer_env=False)
