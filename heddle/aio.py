@@ -51,7 +51,7 @@ class Runner(Twin):
 
     When the block is left, no process that a call has started is alive. Any number of tasks may use one runner at
     once, in the loop that opened it. The calls themselves run in a thread of the runner's own, so that however busy
-    the host's loop is, deadlines hold; all but those that only await a function of that loop, which run beside it.
+    the host's loop is, deadlines hold. A call that only awaits an ``async def`` tool stays on the host's loop with it.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None

@@ -770,7 +770,7 @@ class Scope:
         await self._loop.gone()
 
     def _only_awaits(self, name: str) -> bool:
-        """Return whether a call does nothing but await a function: no thread, file or journal has a part in it."""
+        """Return whether a call does nothing but await a function: no journal, question or workspace is part of it."""
         tool = self.registry[name] if name in self.registry else None  # noqa: SIM401 - a registry is no dict
         if tool is None or self._runner._journal is not None or self._has_to_ask(tool):  # noqa: SLF001
             return False
@@ -778,10 +778,7 @@ class Scope:
         return isinstance(function, Function) and function.is_async and function.context is None
 
     def _in(self, loop: Loop) -> Scope:
-        """Return this scope with calls that are walked in another loop, which has to end them before the scope ends.
-
-        There it takes those that only await a function.
-        """
+        """Return this scope for calls in another loop, of functions that are only awaited; whoever has it ends them."""
         twin = copy(self)
         twin._loop = loop  # noqa: SLF001
         return twin

@@ -532,7 +532,7 @@ def bridges(rounds: int) -> list[Row]:
         ("blocking", "greet_in_a_thread", "a function", 150),
         ("asyncio", "greet_in_a_thread", "a function", 150),
         ("blocking", "greet", "an async function", 150),
-        ("asyncio", "greet", "an async function", 50),  # stays on the host's own loop
+        ("asyncio", "greet", "an async function", 100),  # stays on the host's own loop
         ("blocking", "cat", "a program", None),
         ("asyncio", "cat", "a program", None),
     )

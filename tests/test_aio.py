@@ -67,6 +67,12 @@ def double(n: int) -> int:
     return 2 * n
 
 
+@heddle.tool
+async def treble(n: int) -> int:
+    """Treble a number, on the host's loop."""
+    return 3 * n
+
+
 # The door
 
 
@@ -119,7 +125,7 @@ async def test_a_workspace_of_ones_own_outlives_the_scopes_that_use_it(toolbox: 
 
 @on_asyncio
 async def test_closing_twice_is_fine_and_a_closed_runner_says_so(data: Path) -> None:
-    runner = heddle.aio.Runner([double])
+    runner = heddle.aio.Runner([double, treble])
     await runner.close()
     await runner.open()
     async with runner.workspace(heddle.Workspace.adopt(data)) as workspace, runner.scope() as scope:
@@ -130,12 +136,14 @@ async def test_closing_twice_is_fine_and_a_closed_runner_says_so(data: Path) -> 
         said = [
             await refusal(runner.call("double", {"n": 1})),
             await refusal(scope.call("double", {"n": 1})),
+            await refusal(runner.call("treble", {"n": 1})),
+            await refusal(scope.call("treble", {"n": 1})),
             await refusal(runner.scope().__aenter__()),
             await refusal(workspace.changes()),
         ]
 
     assert again == "RunnerClosed: this runner is open already: open another one, or share this one"
-    assert said == ["RunnerClosed: this runner is not open: call it inside its block"] * 4
+    assert said == ["RunnerClosed: this runner is not open: call it inside its block"] * 6
 
 
 @on_asyncio
@@ -194,17 +202,19 @@ async def test_a_runner_is_refused_in_the_loop_of_another_thread(data: Path) -> 
         return [
             await refusal(runner.call("double", {"n": 1})),
             await refusal(scope.call("double", {"n": 1})),
+            await refusal(runner.call("treble", {"n": 1})),
+            await refusal(scope.call("treble", {"n": 1})),
             await refusal(workspace.changes()),
             await refusal(runner.open()),
             await refusal(runner.close()),
         ]
 
-    async with heddle.aio.Runner([double]) as runner, runner.scope() as scope:
+    async with heddle.aio.Runner([double, treble]) as runner, runner.scope() as scope:
         async with runner.workspace(heddle.Workspace.adopt(data)) as workspace:
             said = await asyncio.to_thread(asyncio.run, elsewhere())
             result = await runner.call("double", {"n": 1})
 
-    assert said == [ANOTHER_LOOP] * 5
+    assert said == [ANOTHER_LOOP] * 7
     assert result == heddle.Returned({"result": 2})
 
 
@@ -468,6 +478,7 @@ async def test_closing_cancels_asynchronous_tools(journal: heddle.Journal | None
         try:
             await asyncio.sleep(60)
         finally:
+            await asyncio.sleep(0.01)
             ended.append(True)
 
     async with heddle.aio.Runner([late], journal=journal) as runner:
@@ -484,21 +495,38 @@ async def test_a_call_that_only_awaits_a_function_asks_nothing_of_the_runners_th
     """It goes through while that thread is held; a crossing would wait for it."""
     release = threading.Event()
 
-    @heddle.tool
-    async def double(n: int) -> int:
-        return 2 * n
-
-    async with heddle.aio.Runner([double]) as runner, runner.scope() as scope:
+    async with heddle.aio.Runner([treble]) as runner, runner.scope() as scope:
         portal = runner._portal
         assert portal is not None
         portal.soon(release.wait)
         try:
             async with asyncio.timeout(5):
-                result = await (scope if in_scope else runner).call("double", {"n": 2})
+                result = await (scope if in_scope else runner).call("treble", {"n": 2})
         finally:
             release.set()
 
-    assert result == heddle.Returned({"result": 4})
+    assert result == heddle.Returned({"result": 6})
+
+
+@on_asyncio
+async def test_an_asynchronous_tool_finds_what_is_mounted_in_its_workspace(data: Path) -> None:
+    """Which is made in the runner's thread, and removed there."""
+    folders: list[Path] = []
+
+    @heddle.tool
+    async def look(context: heddle.ToolContext) -> str:
+        assert asyncio.get_running_loop() is loop
+        folders.append(context.workspace)
+        return (context.workspace / "data/a.txt").read_text()
+
+    loop = asyncio.get_running_loop()
+    (data / "a.txt").write_text("a")
+    async with heddle.aio.Runner([look], mounts=[f"{data}:data"]) as runner:
+        result = await runner.call("look")
+        left = [folder.exists() for folder in folders]
+
+    assert result == heddle.Returned({"result": "a"})
+    assert left == [False]
 
 
 @on_asyncio
@@ -549,6 +577,7 @@ async def test_leaving_a_scope_ends_its_calls_and_no_others(journal: heddle.Jour
         try:
             await asyncio.wait_for(let_go.wait(), 5)
         finally:
+            await asyncio.sleep(0.01)
             ended.append(whose)
         return whose
 
