@@ -253,8 +253,8 @@ class Runner:
             limits: Can only tighten.
             cwd: A folder of the workspace in which a program is started.
             operation_id: The effect that is intended, where the caller tells repeats apart; ours otherwise.
-            bare_string: Text that is not JSON becomes ``{"input": text}``, and a pipeline whose only declared argument is
-                a string gets that string as its body.
+            bare_string: Text that is not JSON becomes ``{"input": text}``; a pipeline that takes one string and nothing
+                else gets that as its body.
             retries: How often it is made again, where it fails before the start or the tool is declared safe to repeat
                 (`ToolDef.retry`), and where another try may end in another way. The result says how often it was, and
                 why not again. Each try is an attempt of its own, with limits of its own; they share the workspace.
