@@ -1,7 +1,12 @@
-"""The command line, as it is typed: real processes, both streams, exit statuses."""
+"""The command line, as it is typed: both streams, exit statuses, and real processes wherever those may differ.
+
+An interpreter of its own takes a command longer than all that it does, so what is said of tools and results is read
+from commands that run in this one.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -15,7 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from heddle.cli.calling import call
+from heddle.cli.commands import Named, heddle
+from heddle.workspace.mounts import MAX_BYTES, MAX_ENTRIES
 from tests.support import Toolbox, wait_until
 
 HEDDLE = [sys.executable, "-m", "heddle.cli"]
@@ -34,6 +43,18 @@ def heddle_cli(
         check=False,
     )
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def typed(
+    *arguments: str | Path, stdin: bytes = b"", environment: dict[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Do the same in this process. What no command may let out, as an error that has no sentence, is raised here."""
+    words = [*map(str, arguments)]
+    with contextlib.chdir(cwd or Path.cwd()):
+        done = CliRunner().invoke(
+            heddle, words, input=stdin, env=environment, prog_name="heddle", catch_exceptions=False
+        )
+    return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -86,7 +107,7 @@ def test_tools_are_a_table_on_a_terminal(folder: Path) -> None:
 
 
 def test_tools_are_json_for_programs(folder: Path) -> None:
-    done = heddle_cli("tools", folder, "--json")
+    done = typed("tools", folder, "--json")
 
     tools = json.loads(done.stdout)
     assert [tool["name"] for tool in tools] == ["echo", "fail", "wait"]
@@ -98,7 +119,7 @@ def test_what_was_left_out_is_said_beside_the_data(folder: Path, toolbox: Toolbo
     toolbox.sh("echo.py", "cat")
     toolbox.add("forgotten", "#!/bin/sh\n", mode=0o644)
 
-    done = heddle_cli("tools", folder, "--json")
+    done = typed("tools", folder, "--json")
 
     assert done.returncode == 0
     assert len(json.loads(done.stdout)) == 3
@@ -107,14 +128,14 @@ def test_what_was_left_out_is_said_beside_the_data(folder: Path, toolbox: Toolbo
 
 
 def test_an_empty_folder_says_what_to_do(tmp_path: Path) -> None:
-    done = heddle_cli("tools", tmp_path)
+    done = typed("tools", tmp_path)
 
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"no tools in {tmp_path}: put executables there (chmod +x)\n"
 
 
 def test_a_tool_is_described_as_its_callers_see_it(folder: Path) -> None:
-    done = heddle_cli("describe", folder, "echo")
+    done = typed("describe", folder, "echo")
 
     assert done.returncode == 0
     assert (
@@ -137,13 +158,13 @@ Side effects: read
 Retry:        idempotent
 """
     )
-    assert json.loads(heddle_cli("describe", folder, "echo", "--json").stdout)["title"] == "Echo"
-    assert "(undeclared: any object)" in heddle_cli("describe", folder, "fail").stdout
+    assert json.loads(typed("describe", folder, "echo", "--json").stdout)["title"] == "Echo"
+    assert "(undeclared: any object)" in typed("describe", folder, "fail").stdout
 
 
 def test_an_unknown_tool_is_a_failed_call(folder: Path) -> None:
-    described = heddle_cli("describe", folder, "ecko")
-    called = heddle_cli("call", folder, "ecko")
+    described = typed("describe", folder, "ecko")
+    called = typed("call", folder, "ecko")
 
     assert (described.returncode, described.stderr) == (1, 'there is no tool "ecko". Did you mean echo?\n')
     assert (called.returncode, called.stderr) == (
@@ -166,14 +187,14 @@ def test_arguments_come_as_text_from_a_file_or_from_standard_input(folder: Path,
 def test_no_arguments_are_the_empty_object(folder: Path, toolbox: Toolbox) -> None:
     toolbox.sh("any", "cat")
 
-    assert heddle_cli("call", folder, "any").stdout == "{}\n"
-    assert heddle_cli("call", folder, "any", "-").stdout == "{}\n"
+    assert typed("call", folder, "any").stdout == "{}\n"
+    assert typed("call", folder, "any", "-").stdout == "{}\n"
 
 
 def test_a_failed_call_exits_with_1_and_explains_itself(folder: Path) -> None:
     failed = heddle_cli("call", folder, "fail")
-    invalid = heddle_cli("call", folder, "echo", '{"times": "x", "mood": 1}')
-    not_an_object = heddle_cli("call", folder, "echo", "[1]")
+    invalid = typed("call", folder, "echo", '{"times": "x", "mood": 1}')
+    not_an_object = typed("call", folder, "echo", "[1]")
 
     assert (failed.returncode, failed.stdout) == (1, "")
     assert failed.stderr == (
@@ -190,8 +211,8 @@ def test_a_failed_call_exits_with_1_and_explains_itself(folder: Path) -> None:
 
 
 def test_the_whole_result_is_json_on_request(folder: Path) -> None:
-    good = json.loads(heddle_cli("call", folder, "echo", '{"text": "a"}', "--json").stdout)
-    done = heddle_cli("call", folder, "fail", "--json")
+    good = json.loads(typed("call", folder, "echo", '{"text": "a"}', "--json").stdout)
+    done = typed("call", folder, "fail", "--json")
     bad = json.loads(done.stdout)
 
     assert (good["ok"], good["data"]) == (True, {"text": "a", "times": 1})
@@ -224,7 +245,7 @@ USAGE = {
 
 @pytest.mark.parametrize(("arguments", "said"), USAGE.values(), ids=USAGE)
 def test_what_the_user_can_mend_exits_with_2(folder: Path, arguments: list[str], said: str) -> None:
-    done = heddle_cli(*(argument.replace("{folder}", str(folder)) for argument in arguments))
+    done = typed(*(argument.replace("{folder}", str(folder)) for argument in arguments))
 
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
@@ -242,7 +263,7 @@ def test_a_broken_sidecar_exits_with_2_and_names_the_line(folder: Path) -> None:
 
 
 def test_a_timeout_can_be_tightened(folder: Path, toolbox: Toolbox) -> None:
-    done = heddle_cli("call", folder, "wait", "--timeout", "0.3")
+    done = typed("call", folder, "wait", "--timeout", "0.3")
 
     assert done.returncode == 1
     assert done.stderr.startswith('failed (timed_out): tool "wait" did not finish within 0.3 s')
@@ -324,8 +345,8 @@ def test_an_impatient_ctrl_c_changes_nothing(folder: Path, toolbox: Toolbox) -> 
 def test_notes_about_other_tools_stay_out_of_a_call(folder: Path, toolbox: Toolbox) -> None:
     toolbox.add("forgotten.sh", "#!/bin/sh\n", mode=0o644)
 
-    called = heddle_cli("call", folder, "echo", '{"text": "a"}')
-    missing = heddle_cli("call", folder, "forgotten")
+    called = typed("call", folder, "echo", '{"text": "a"}')
+    missing = typed("call", folder, "forgotten")
 
     assert called.stderr == ""
     assert missing.stderr.startswith("note: ")
@@ -335,6 +356,66 @@ def test_notes_about_other_tools_stay_out_of_a_call(folder: Path, toolbox: Toolb
 def test_version_and_help_are_there() -> None:
     assert heddle_cli("--version").stdout.startswith("heddle ")
     assert "Call the tool NAME of DIR" in heddle_cli("call", "-h").stdout
+
+
+# What a call takes, and nothing else does.
+HEAVY = ("trio", "sqlite3", "heddle.runner", "heddle.workspace", "heddle.operations", "rich")
+IMPORTS = f"""
+import atexit, sys
+atexit.register(lambda: sys.stderr.write(repr([name for name in {HEAVY} if name in sys.modules])))
+from heddle.cli import main
+sys.argv[0] = "heddle"
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "typed_before"),
+    [
+        (["--help"], ""),
+        (["tools", "{folder}"], ""),
+        (["describe", "{folder}", "echo"], ""),
+        (["validate", "{folder}"], ""),
+        (["call", "--help"], ""),
+        ([], "heddle c"),
+        ([], "heddle call {folder} ec"),
+    ],
+    ids=["help", "tools", "describe", "validate", "help of call", "a command completed", "a tool completed"],
+)
+def test_help_and_the_tab_key_wait_for_nothing_that_only_a_call_takes(
+    folder: Path, words: list[str], typed_before: str
+) -> None:
+    before = typed_before.replace("{folder}", str(folder))
+    completing = {"_HEDDLE_COMPLETE": "bash_complete", "COMP_WORDS": before, "COMP_CWORD": str(before.count(" "))}
+
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS, *(word.replace("{folder}", str(folder)) for word in words)],
+        env=os.environ | (completing if before else {}),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+
+    assert done.stdout
+    assert done.stderr == "[]"
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
+    listed = {name: command.get_short_help_str() for name, command in heddle.commands.items()}
+    themselves = {
+        name: command.itself().get_short_help_str()
+        for name, command in heddle.commands.items()
+        if isinstance(command, Named)
+    }
+
+    assert listed == themselves
+
+
+def test_mounts_may_hold_what_they_may_hold_elsewhere() -> None:
+    defaults = {option.name: option.default for option in call.params}
+
+    assert (defaults["mount_max_bytes"], defaults["mount_max_entries"]) == (MAX_BYTES, MAX_ENTRIES)
 
 
 def test_without_its_extra_the_command_says_which_one_it_needs(tmp_path: Path) -> None:
@@ -391,9 +472,9 @@ def test_a_workspace_is_kept_and_said_where(toolbox: Toolbox, data: Path, tmp_pa
     toolbox.sh("write", "echo x > 'out\n\033[1m.txt'; ln -s / l; echo '{}'")
     options: list[str | Path] = ["--mount", str(data), "--workspace", str(tmp_path / "out")]
 
-    first = heddle_cli("call", toolbox.folder, "write", *options)
-    second = heddle_cli("call", toolbox.folder, "write", *options, "--changes")
-    third = heddle_cli("call", toolbox.folder, "write", *options, "--json")
+    first = typed("call", toolbox.folder, "write", *options)
+    second = typed("call", toolbox.folder, "write", *options, "--changes")
+    third = typed("call", toolbox.folder, "write", *options, "--json")
 
     kept = tmp_path.resolve() / "out"
     assert first.stderr == f"the workspace is kept: {kept}/write\n"
@@ -413,7 +494,7 @@ def test_a_workspace_is_kept_and_said_where(toolbox: Toolbox, data: Path, tmp_pa
 def test_what_is_not_copied_back_is_said(toolbox: Toolbox, data: Path) -> None:
     toolbox.sh("edit", "rm data/a.csv; mkdir data/a.csv; echo 2 > data/a.csv/b; echo '{}'")
 
-    done = heddle_cli("call", toolbox.folder, "edit", "--mount", f"{data}:data:rw", "--json")
+    done = typed("call", toolbox.folder, "edit", "--mount", f"{data}:data:rw", "--json")
 
     files = json.loads(done.stdout)["files"]
     assert done.returncode == 0
@@ -425,7 +506,7 @@ def test_what_is_not_copied_back_is_said(toolbox: Toolbox, data: Path) -> None:
 def test_every_fault_of_every_mount_is_named(folder: Path, data: Path) -> None:
     (data / "link").symlink_to("/etc/passwd")
 
-    done = heddle_cli(
+    done = typed(
         *("call", folder, "echo", '{"text": "x"}', "--mount", "nosuch", "--mount", f"{data}"),
         *("--mount", f"{data}/a.csv:../x", "--mount", "a:b:c:d"),
     )
@@ -447,8 +528,8 @@ def test_the_budget_of_mounts_is_raised_by_options(toolbox: Toolbox, data: Path)
     (data / "b.csv").write_text("2\n")
     options: list[str | Path] = ["call", toolbox.folder, "count", "--mount", str(data)]
 
-    refused = heddle_cli(*options, "--mount-max-entries", "1", "--mount-max-bytes", "3")
-    passed = heddle_cli(*options, "--mount-max-entries", "2", "--mount-max-bytes", "4")
+    refused = typed(*options, "--mount-max-entries", "1", "--mount-max-bytes", "3")
+    passed = typed(*options, "--mount-max-entries", "2", "--mount-max-bytes", "4")
 
     assert refused.returncode == 2
     assert refused.stderr == (
@@ -485,8 +566,8 @@ def test_a_call_that_is_stopped_brings_its_files_back_and_leaves_nothing(
 def test_a_tool_is_started_in_a_folder_of_its_workspace(toolbox: Toolbox, data: Path) -> None:
     toolbox.sh("here", "ls >&2; echo '{}'")
 
-    inside = heddle_cli("call", toolbox.folder, "here", "--mount", str(data), "--cwd", "data", "--json")
-    outside = heddle_cli("call", toolbox.folder, "here", "--mount", str(data), "--cwd", "data/../..")
+    inside = typed("call", toolbox.folder, "here", "--mount", str(data), "--cwd", "data", "--json")
+    outside = typed("call", toolbox.folder, "here", "--mount", str(data), "--cwd", "data/../..")
 
     assert json.loads(inside.stdout)["report"]["stderr_tail"] == "a.csv\n"
     assert outside.returncode == 1
@@ -538,7 +619,7 @@ def test_a_tool_that_is_run_safely_reads_what_is_allowed_and_no_more(open_folder
 
 
 def test_options_that_confine_nothing_without_safe_are_refused_all_at_once(folder: Path) -> None:
-    done = heddle_cli(
+    done = typed(
         "call",
         folder,
         "echo",
@@ -560,7 +641,7 @@ def test_options_that_confine_nothing_without_safe_are_refused_all_at_once(folde
 
 
 def test_an_environment_can_be_allowed_without_a_sandbox(folder: Path) -> None:
-    done = heddle_cli("call", folder, "echo", '{"text": "x"}', "--allow-env", "HOME")
+    done = typed("call", folder, "echo", '{"text": "x"}', "--allow-env", "HOME")
 
     assert done.returncode == 0
 
@@ -568,7 +649,7 @@ def test_an_environment_can_be_allowed_without_a_sandbox(folder: Path) -> None:
 def test_paths_that_are_not_there_are_named_all_at_once(folder: Path, tmp_path: Path) -> None:
     missing = [tmp_path / "one", tmp_path / "two"]
 
-    done = heddle_cli(
+    done = typed(
         "call",
         folder,
         "echo",
@@ -595,7 +676,7 @@ def test_a_folder_that_holds_everything_is_not_readable_for_having_started_there
     add(open_folder, "look", f"ls {home} >&2; echo '{{}}'")
     start = Path("/") if place == "/" else home
 
-    done = heddle_cli("call", open_folder, "look", "--safe", "--json", environment={"HOME": str(home)}, cwd=start)
+    done = typed("call", open_folder, "look", "--safe", "--json", environment={"HOME": str(home)}, cwd=start)
 
     assert done.returncode == 0, done.stderr
     assert done.stderr == f"note: tools may not read {start}, where heddle was started: that is too much\n"
@@ -607,7 +688,7 @@ def test_the_folder_that_heddle_was_started_in_is_readable_and_nothing_more(open
     (tmp_path / "file").write_text("found")
     add(open_folder, "look", f"cat {tmp_path}/file >&2; echo x > {tmp_path}/new; echo '{{}}'")
 
-    done = heddle_cli("call", open_folder, "look", "--safe", "--json", cwd=tmp_path)
+    done = typed("call", open_folder, "look", "--safe", "--json", cwd=tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["report"]["stderr_tail"].startswith("found")
@@ -617,8 +698,8 @@ def test_the_folder_that_heddle_was_started_in_is_readable_and_nothing_more(open
 def test_a_backend_that_is_named_is_taken_or_nothing_is(open_folder: Path) -> None:
     add(open_folder, "tool", "echo '{}'")
 
-    landlock = heddle_cli("call", open_folder, "tool", "--safe", "--sandbox", "landlock", "--json")
-    seatbelt = heddle_cli("call", open_folder, "tool", "--safe", "--sandbox", "seatbelt")
+    landlock = typed("call", open_folder, "tool", "--safe", "--sandbox", "landlock", "--json")
+    seatbelt = typed("call", open_folder, "tool", "--safe", "--sandbox", "seatbelt")
 
     assert json.loads(landlock.stdout)["report"]["tier"] == "landlock"
     assert (seatbelt.returncode, seatbelt.stdout) == (2, "")

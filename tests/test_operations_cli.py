@@ -14,7 +14,7 @@ import pytest
 
 from heddle.operations import Journal
 from tests.support import Toolbox, wait_until
-from tests.test_cli import HEDDLE, heddle_cli
+from tests.test_cli import HEDDLE, heddle_cli, typed
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
@@ -33,7 +33,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 def call(folder: Path, journal: Path, name: str, *more: str) -> subprocess.CompletedProcess[str]:
-    return heddle_cli("call", folder, name, "{}", "--journal", journal, *more)
+    return typed("call", folder, name, "{}", "--journal", journal, *more)
 
 
 def ledger(folder: Path) -> list[str]:
@@ -46,7 +46,9 @@ def without_times(text: str) -> str:
 
 
 def test_a_call_with_the_same_id_has_its_effect_once(folder: Path, journal: Path) -> None:
-    done = [call(folder, journal, "pay", "--operation-id", "order-17") for _ in range(2)]
+    words: list[str | Path] = ["call", folder, "pay", "{}", "--journal", journal, "--operation-id", "order-17"]
+
+    done = [heddle_cli(*words) for _ in range(2)]
 
     assert [(each.returncode, each.stdout, each.stderr) for each in done] == [(0, '{"receipt": 7}\n', "")] * 2
     assert ledger(folder) == ["pay"]
@@ -56,11 +58,11 @@ def test_what_needs_attention_is_listed_shown_resolved_and_answered(folder: Path
     first, again = (call(folder, journal, "lose", "--operation-id", "order-17") for _ in range(2))
     call(folder, journal, "pay", "--operation-id", "order-18")
 
-    listed = heddle_cli("operations", "ls", journal)
-    only = heddle_cli("operations", "ls", journal, "--state", "needs_attention")
-    shown = heddle_cli("operations", "show", journal, "order-17")
+    listed = typed("operations", "ls", journal)
+    only = typed("operations", "ls", journal, "--state", "needs_attention")
+    shown = typed("operations", "show", journal, "order-17")
     data = ["--data", '{"receipt": 9}', "--note", "seen at the bank"]
-    resolved = heddle_cli("operations", "resolve", journal, "order-17", "happened", *data)
+    resolved = typed("operations", "resolve", journal, "order-17", "happened", *data)
     answered = call(folder, journal, "lose", "--operation-id", "order-17")
 
     assert (first.returncode, again.returncode) == (1, 1)
@@ -87,14 +89,14 @@ def test_what_needs_attention_is_listed_shown_resolved_and_answered(folder: Path
     assert ledger(folder) == ["lose", "pay"]
     assert (
         'Note:       seen at the bank\nReturned:   {"receipt": 9}\n'
-        in heddle_cli("operations", "show", journal, "order-17").stdout
+        in typed("operations", "show", journal, "order-17").stdout
     )
 
 
 def test_what_did_not_happen_may_be_called_again(folder: Path, journal: Path) -> None:
     call(folder, journal, "lose", "--operation-id", "op")
 
-    resolved = heddle_cli("operations", "resolve", journal, "op", "did_not_happen", "--json")
+    resolved = typed("operations", "resolve", journal, "op", "did_not_happen", "--json")
     again = call(folder, journal, "lose", "--operation-id", "op", "--json")
 
     assert [each["state"] for each in json.loads(resolved.stdout)] == ["open"]
@@ -107,9 +109,9 @@ def test_programs_read_json(folder: Path, journal: Path) -> None:
     with Journal.open(journal) as opened:
         operation = opened.operations()[0].as_json()
 
-    listed = heddle_cli("operations", "ls", journal, "--json")
-    shown = heddle_cli("operations", "show", journal, "op", "--json")
-    none = heddle_cli("operations", "ls", journal, "--state", "open", "--json")
+    listed = typed("operations", "ls", journal, "--json")
+    shown = typed("operations", "show", journal, "op", "--json")
+    none = typed("operations", "ls", journal, "--state", "open", "--json")
 
     assert json.loads(listed.stdout) == [operation]
     assert json.loads(shown.stdout) == operation
@@ -147,8 +149,8 @@ def killed_while_it_waits(folder: Path, journal: Path) -> None:
 def test_what_a_killed_command_has_left_is_recovered(folder: Path, journal: Path) -> None:
     killed_while_it_waits(folder, journal)
 
-    recovered = heddle_cli("operations", "recover", journal)
-    again = heddle_cli("operations", "recover", journal)
+    recovered = typed("operations", "recover", journal)
+    again = typed("operations", "recover", journal)
     called = call(folder, journal, "wait", "--operation-id", "op")
 
     assert (recovered.returncode, without_times(recovered.stdout), recovered.stderr) == (
@@ -164,7 +166,7 @@ def test_what_a_killed_command_has_left_is_recovered(folder: Path, journal: Path
 def test_whatever_looks_first_says_what_it_has_recovered(folder: Path, journal: Path) -> None:
     killed_while_it_waits(folder, journal)
 
-    listed = heddle_cli("operations", "ls", journal, "--state", "open")
+    listed = typed("operations", "ls", journal, "--state", "open")
 
     assert (listed.returncode, listed.stdout) == (0, "")
     assert listed.stderr == "recovered: op is needs_attention now\nnone is open\n"
@@ -177,7 +179,7 @@ def test_a_stopped_command_ends_its_tool_and_says_so_in_the_journal(folder: Path
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 143
 
-    shown = json.loads(heddle_cli("operations", "show", journal, "op", "--json").stdout)
+    shown = json.loads(typed("operations", "show", journal, "op", "--json").stdout)
 
     assert (shown["state"], shown["attempts"][0]["state"]) == ("needs_attention", "cancelled")
 
@@ -185,9 +187,9 @@ def test_a_stopped_command_ends_its_tool_and_says_so_in_the_journal(folder: Path
 def test_an_operation_that_is_not_there_or_needs_no_attention_is_said(folder: Path, journal: Path) -> None:
     call(folder, journal, "pay", "--operation-id", "op")
 
-    missing = heddle_cli("operations", "show", journal, "nobody")
-    unknown = heddle_cli("operations", "resolve", journal, "nobody", "happened")
-    settled = heddle_cli("operations", "resolve", journal, "op", "did_not_happen")
+    missing = typed("operations", "show", journal, "nobody")
+    unknown = typed("operations", "resolve", journal, "nobody", "happened")
+    settled = typed("operations", "resolve", journal, "op", "did_not_happen")
 
     assert [(each.returncode, each.stdout, each.stderr) for each in (missing, unknown, settled)] == [
         (1, "", "there is no operation 'nobody' in journal.db\n"),
@@ -199,7 +201,7 @@ def test_an_operation_that_is_not_there_or_needs_no_attention_is_said(folder: Pa
 def test_an_empty_journal_says_so(journal: Path) -> None:
     Journal.open(journal).close()
 
-    done = heddle_cli("operations", "ls", journal)
+    done = typed("operations", "ls", journal)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", f"no operations in {journal}\n")
 
@@ -221,7 +223,7 @@ def test_what_cannot_be_used_is_the_users_to_mend(folder: Path, arguments: list[
     notes = folder.parent / "notes.txt"
     notes.write_text("these are my notes, " * 100)
 
-    done = heddle_cli(*arguments, cwd=folder.parent)
+    done = typed(*arguments, cwd=folder.parent)
 
     assert (done.returncode, done.stdout) == (2, "")
     assert sentence in done.stderr

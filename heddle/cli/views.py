@@ -11,7 +11,6 @@ import click
 
 from heddle.limits import Limits
 from heddle.tools.definition import Program
-from heddle.workspace.trees import readable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +26,7 @@ __all__ = [
     "escaped",
     "failure_text",
     "print_files",
+    "print_json",
     "print_table",
     "print_tool",
     "print_tools",
@@ -111,8 +111,19 @@ def print_tool(tool: ToolDef) -> None:
         click.echo(f"Revision:     {tool.revision}, {tool.content_hash}")
 
 
+def print_json(value: JSON) -> None:
+    """Print JSON as UTF-8 whatever the locale says: indented for a person, on one line for a program."""
+    indent = 2 if sys.stdout.isatty() else None
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    if indent is not None:  # as JSON writes what does not print
+        text = "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
+    sys.stdout.buffer.write(text.encode("utf-8") + b"\n")
+
+
 def print_files(files: ScopeReport) -> None:
     """Say on standard error what became of the files of a workspace; what went wrong with them was logged."""
+    from heddle.workspace.trees import readable  # brings trio, which nothing else of this takes
+
     if files.changes is not None:
         for what in ("created", "modified", "deleted"):
             for state in getattr(files.changes, what):
