@@ -635,12 +635,12 @@ def test_the_workers_of_a_server_each_open_their_own(toolbox: Toolbox, parts: di
     with hosting.host(PREFORK.format(**parts), toolbox.folder) as process:
         assert process.stdout is not None
         lines = sorted(process.stdout.readline() for _ in range(4))
+        assert [line.partition(": ")[2] for line in lines] == ["True\n"] * 4, lines
         assert wait_until(lambda: len(toolbox.strays()) == 2, 5)
         os.kill(int(lines[0].split()[3].rstrip(":")), signal.SIGKILL)
         gone = wait_until(lambda: not toolbox.strays(), 1)
         output, complained = process.communicate("ggg", timeout=20)
 
-    assert [line.split(": ")[1] for line in lines] == ["True\n"] * 4
     assert gone
     assert (output, complained) == ("[-9, 0, 0, 0]\n", "")
 

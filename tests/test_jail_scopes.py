@@ -17,6 +17,7 @@ import heddle
 from heddle.process import confined, supervised
 from heddle.workspace.removal import remove_tree
 from tests.jail import APART, Jail, allowed, in_each_tier, reported  # noqa: F401 - a fixture
+from tests.support import descendants_of
 
 WRITES_SECRET = "write('secret', 'of another scope')"
 
@@ -218,12 +219,13 @@ async def test_a_container_that_was_killed_before_its_call_fails_no_call(jail: J
         for _ in range(3):
             await scope.call("attack")
         await trio.sleep(0.1)
-        for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
-            if _is_spare(pid):
-                os.kill(pid, signal.SIGKILL)
+        spares = [pid for pid in descendants_of(os.getpid()) if _is_spare(pid)]
+        for pid in spares:
+            os.kill(pid, signal.SIGKILL)
         await trio.sleep(0.1)
         after = [await scope.call("attack") for _ in range(3)]
 
+    assert spares
     assert after == [heddle.Returned({"ran": True})] * 3
 
 
