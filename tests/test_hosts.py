@@ -603,7 +603,8 @@ PREFORK = """
 
     def work(number):
         with runner if {same} else heddle.blocking.Runner(registry) as own:
-            print(f"worker {{number}} has {{os.getpid()}}: {{serve(own)}}", flush=True)
+            # At once, with its end: print may write that alone, after what another worker has written.
+            os.write(1, f"worker {{number}} has {{os.getpid()}}: {{serve(own)}}\\n".encode())
             if number == 0:
                 own.call("late")
             os.read(0, 1)
