@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +10,10 @@ import click
 import trio
 
 from heddle import strictjson
-from heddle.cli.views import escaped, failure_text, refuse
-from heddle.errors import DefinitionError, HeddleError, RouteError, StrictJsonError
+from heddle.cli.reading import faults_of_the_user
+from heddle.cli.views import failure_text, print_json
+from heddle.errors import RouteError, StrictJsonError
+from heddle.results import Failed
 
 if TYPE_CHECKING:
     from heddle.pipelines import Exchange, Router
@@ -42,29 +43,29 @@ def send(document: Path, uri: str, body: str | None, *, tools_dir: Path | None, 
     from heddle.tools.registry import Registry
 
     try:
-        text = _text(body)
-        tools = Registry() if tools_dir is None else discover_tools(tools_dir)
-        router = Router.load(document, tools=tools)
-        exchange = trio.run(_sent, router, uri, _as_value(text) if uri.startswith("direct://") else text)
-    except RouteError as error:
-        if as_json:
-            _print(error.failed.as_json())
-        else:
-            click.echo(failure_text(error.failed), err=True)
-        sys.exit(1)
-    except (HeddleError, DefinitionError) as error:
-        refuse(str(error))
-    except OSError as error:
-        refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        with faults_of_the_user():
+            text = _text(body)
+            tools = Registry() if tools_dir is None else discover_tools(tools_dir)
+            router = Router.load(document, tools=tools)
+            exchange = trio.run(_sent, router, uri, _as_value(text) if uri.startswith("direct://") else text)
     except KeyboardInterrupt:
         click.echo("stopped by SIGINT; what it had called was ended", err=True)
         sys.exit(130)
-    _print({"body": exchange.body, "headers": exchange.headers} if as_json else exchange.body)
+    if isinstance(exchange, Failed):
+        if as_json:
+            print_json(exchange.as_json())
+        else:
+            click.echo(failure_text(exchange), err=True)
+        sys.exit(1)
+    print_json({"body": exchange.body, "headers": {**exchange.headers}} if as_json else exchange.body)
 
 
-async def _sent(router: Router, uri: str, body: object) -> Exchange:
+async def _sent(router: Router, uri: str, body: object) -> Exchange | Failed:
     async with router:
-        return await router.send(uri, body)
+        try:
+            return await router.send(uri, body)
+        except RouteError as error:
+            return error.failed
 
 
 def _text(given: str | None) -> str | None:
@@ -81,9 +82,3 @@ def _as_value(text: str | None) -> object:
         return None if text is None else strictjson.loads(text)
     except StrictJsonError:
         return text
-
-
-def _print(value: object) -> None:
-    text = json.dumps(value, ensure_ascii=False)
-    shown = escaped(text) if sys.stdout.isatty() else text
-    sys.stdout.buffer.write(shown.encode("utf-8", "backslashreplace") + b"\n")
