@@ -92,6 +92,8 @@ class Runner(Twin):
         portal = self._closable()
         if portal is not None:
             await self._end(portal, *self._loops)
+            if self._portal is portal:
+                self._portal = None
 
     async def _end(self, portal: Portal, *loops: AsyncioLoop) -> None:
         async with AsyncExitStack() as stack:  # which leaves out none of it, whoever is cancelled meanwhile
@@ -187,8 +189,10 @@ class Runner(Twin):
         return await _wait(job.begin(), job.cancel)
 
     def _check_here(self) -> None:
-        if self._opened().is_stopping:  # what began now nobody would end
+        portal = self._portal
+        if portal is not None and portal.is_stopping:  # what began now nobody would end
             raise RunnerClosed("this runner was closed meanwhile")
+        self._opened()
 
     def _check(self, portal: Portal) -> None:
         super()._check(portal)
